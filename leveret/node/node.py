@@ -39,8 +39,8 @@ from leveret.metadata.store import Applied, Metadata
 from leveret.node.cluster import consensus
 from leveret.node.cluster.maintenance import Maintenance
 from leveret.node.cluster.membership import Cluster
-from leveret.node.cluster.partition_pause import Pausing
-from leveret.node.cluster.transient_exchanges import Transient
+from leveret.node.cluster.partition_pause import PartitionPause
+from leveret.node.cluster.transient_exchanges import TransientExchanges
 from leveret.node.config.settings import LOG_LEVELS
 from leveret.node.sockets.amqp_socket import AWAY, BEHIND, PACE_S, PACED, Client
 from leveret.node.sockets.lingering import Lingerers
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from leveret.node.cluster.consensus_log import ConsensusLog, Recovered
     from leveret.node.config.settings import Settings
     from leveret.node.sockets.peer_links import Peers
-    from leveret.node.system.environment import Surroundings
+    from leveret.node.system.environment import Environment
     from leveret.raft import Member
     from leveret.storage.format.queue_block import Run
 
@@ -86,7 +86,7 @@ class Node(consensus.Shell):
     def __init__(
         self,
         settings: Settings,
-        world: Surroundings,
+        world: Environment,
         peers: Peers,
         me: Member,
         consensus_log: ConsensusLog,
@@ -143,14 +143,14 @@ class Node(consensus.Shell):
         self.broker.outboxes.answer_ms = settings.silence_ms
         self.broker.spools.content_bytes_max = settings.spool_max_bytes
         self.broker.spools.room_of = self._room_of
-        self.broker.detachment.is_pair = lambda: self.cluster.surviving.is_pair
+        self.broker.detachment.is_pair = lambda: self.cluster.two_nodes.is_pair
         self.broker.journaling = Options(settings.journal_default, settings.journal_max_bytes)
         self.broker.refresh_rules()
         self.broker.arrivals.is_open = False
         self.broker.run = self.cluster.run
-        self.pausing = Pausing(self)
+        self.pausing = PartitionPause(self)
         self.maintenance = Maintenance(self)
-        self.transient = Transient(self)
+        self.transient = TransientExchanges(self)
         self.reads = Reads(self)
         self.samples = Samples(self)
         self.placing = self.broker.placing = Placing(self.broker, self._places, settings.mirroring)
@@ -185,7 +185,7 @@ class Node(consensus.Shell):
         self.broker.mirrors.open(self.storage.mirrors, self.cluster.me.id, life)
         self.placing.look_at_all()
         self.peers.set_cluster(self.cluster.cluster_id)
-        self.cluster.surviving.has_served = True
+        self.cluster.two_nodes.has_served = True
         self.pausing.begin()
         self.schedule()
 
@@ -598,7 +598,7 @@ class Node(consensus.Shell):
         self.schedule()
 
     def on_peer_down(self, peer: str, reason: str) -> None:
-        self.cluster.surviving.on_losing(peer)
+        self.cluster.two_nodes.on_losing(peer)
         if not self.cluster.consensus.has_majority_without(peer):
             self.broker.mirrors.on_majority(False)  # Before a mirror concludes that its master is gone.
         self.pausing.on_down(peer, reason)
@@ -718,7 +718,7 @@ class Node(consensus.Shell):
         self.turn()
         if self.fatal is None:
             await self.cluster.hand_over()
-            await self.cluster.surviving.rest()
+            await self.cluster.two_nodes.rest()
             self.broker.mirrors.leave()
             self.broker.mirrors.governing.say_farewell()
             self.peers.flush()

@@ -62,7 +62,7 @@ from leveret.node.system.data_folder import (
     wipe,
     write_note,
 )
-from leveret.node.system.environment import Reality
+from leveret.node.system.environment import RealEnvironment
 from leveret.node.system.json_answers import read_object
 from leveret.node.system.loop_watch import Watch
 from leveret.raft import Member, Raft, Update
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from leveret.management.app import Management
     from leveret.metadata.store import Metadata
     from leveret.node.config.settings import Settings
-    from leveret.node.system.environment import Surroundings
+    from leveret.node.system.environment import Environment
 
 logger = logging.getLogger("leveret")
 
@@ -88,7 +88,7 @@ RETRY_S_MAX: Final = 5.0
 class Server:
     """A process that is, or can become, a node of a cluster."""
 
-    def __init__(self, settings: Settings, world: Surroundings, cookie: bytes) -> None:
+    def __init__(self, settings: Settings, world: Environment, cookie: bytes) -> None:
         self.settings = settings
         self.loop = world.loop
         self.configured = settings  # Without what was changed since: see `control_env`.
@@ -475,7 +475,7 @@ class Server:
 
     def _on_nobody_listens(self, peer: str) -> None:
         if self.node is not None:
-            self.node.cluster.surviving.on_nobody_listens(peer)
+            self.node.cluster.two_nodes.on_nobody_listens(peer)
 
     def on_drained(self, peer: str) -> None:
         if self.node is not None:
@@ -610,7 +610,7 @@ async def serve(settings: Settings) -> int:
     cookie = find_cookie(settings.data_dir, settings.cookie_file, settings.cookie)
     if (warning := weakness(cookie)) is not None:
         logger.warning("%s", warning)
-    server = Server(settings, Reality(loop, settings.data_dir), cookie)
+    server = Server(settings, RealEnvironment(loop, settings.data_dir), cookie)
     server.can_restart = True
     server.watch.start(loop)
     for name in (signal.SIGTERM, signal.SIGINT):

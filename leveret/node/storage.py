@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leveret.broker.delivery.batch import Batch, Gap
     from leveret.broker.delivery.confirms import Pending
     from leveret.broker.queue.queue import Queue
-    from leveret.node.system.environment import Surroundings
+    from leveret.node.system.environment import Environment
     from leveret.storage.format.queue_block import Block, Run
     from leveret.storage.log import Log
     from leveret.storage.segments.disk_jobs import Write
@@ -48,7 +48,7 @@ class Storage:
 
     def __init__(
         self,
-        world: Surroundings,
+        world: Environment,
         log: Log,
         on_turn: Callable[[], None],
         on_full: Callable[[bool], None],

@@ -24,7 +24,7 @@ from leveret.node.admin import dispatch as control
 from leveret.node.admin.common.command import FLAG, RUNNING, TEXT, TEXTS, Commands, Refused
 from leveret.node.admin.nodes import runtime_settings
 from leveret.node.server import Server
-from leveret.node.system.environment import Reality
+from leveret.node.system.environment import RealEnvironment
 from leveret.storage.segments.disk import FileDisk
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class FaultyDisk(FileDisk):
         return 0 if self.is_short else super().free_bytes()
 
 
-class FaultyEnvironment(Reality):
+class FaultyEnvironment(RealEnvironment):
     """The environment of a broker under test. A test sets `memory_is_short` and `faulty_disk.is_short`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, data_dir: str, synced: bool, shared: bool) -> None:

@@ -10,7 +10,7 @@ PAIRED: Final = (
     Mutation(
         "a link that is lost is proof enough",
         2,
-        "Surviving.tick",
+        "TwoNodes.tick",
         "self.taken = cluster.world.take(place)",
         'self._outlive(missing, None, "its link is lost")\nreturn',
         first=1,
@@ -30,7 +30,7 @@ PAIRED: Final = (
     Mutation(
         "what the dead one's log says does not matter",
         2,
-        "Surviving._outlive",
+        "TwoNodes._outlive",
         "raft.outlive(dead.id, remains)",
         "raft.outlive(dead.id)",
         first=1,
@@ -40,7 +40,7 @@ PAIRED: Final = (
     Mutation(
         "refused connections are trusted, and the leader goes on without any proof",
         2,
-        "Surviving._spare",
+        "TwoNodes._spare",
         "self.cluster.raft.dismissable = frozenset(one for one, trusts in self.trusts.items() if not trusts)",
         "self.cluster.raft.dismissable = frozenset(self.trusts)",
         first=24,

@@ -19,7 +19,7 @@ STRATEGIES: Final = (
     Mutation(
         "a paused node keeps its clients",
         3,
-        "Pausing._pause",
+        "PartitionPause._pause",
         "client.connection.close(ReplyCode.CONNECTION_FORCED, SHUTDOWN)",
         "pass",
         first=5,
@@ -37,7 +37,7 @@ STRATEGIES: Final = (
     Mutation(
         "a paused node does not resume",
         3,
-        "Pausing._catch_up",
+        "PartitionPause._catch_up",
         "self._caught_up = contact == self._contact",
         "",
         first=4,
@@ -55,7 +55,7 @@ STRATEGIES: Final = (
     Mutation(
         "another strategy holds after the next start only",
         3,
-        "Pausing.on_setting",
+        "PartitionPause.on_setting",
         "self.partitions.handling = handling",
         "return\nself.partitions.handling = handling",
         first=19,

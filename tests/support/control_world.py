@@ -44,7 +44,7 @@ class FakeSurviving:
 
 class FakeCluster:
     def __init__(self, all_: Nodes, name: str) -> None:
-        self.surviving = FakeSurviving()
+        self.two_nodes = FakeSurviving()
         self.all = all_
         self.name = name
         self.leader: str | None = "one@host"

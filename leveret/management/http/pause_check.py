@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def paused_text(node: Node) -> str:
     text = f"this node is paused and serves nobody: {node.pausing.partitions.reason}"
-    waiting = node.cluster.surviving.waiting_for()
+    waiting = node.cluster.two_nodes.waiting_for()
     if waiting is None or waiting["command"] is None:
         return text
     return f"{text}. It waits for {', '.join(waiting['nodes'])}; to go on without it: {waiting['command']}"

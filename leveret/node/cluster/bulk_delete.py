@@ -1,12 +1,12 @@
-"""A virtual host with very many queues is deleted in pieces; so are those of a node that is forgotten.
+"""Deletes very many queues in portions: those of a vhost that is deleted, and those of a node that is forgotten.
 
-That a vhost is deleted is one command, and a command is applied in one pass of the event loop, at every node. With few
-queues that is the best way: all of it is there, or nothing. With twenty thousand mirrored ones the pass takes seconds,
-in which a node answers nobody, and other nodes take it for lost. So their queues go first, some at a time, as in
-RabbitMQ, and what is left goes with the vhost: what was declared meanwhile, and queues that clients do not see.
+The deletion of a vhost is one command, and a command is applied in one pass of the event loop, at every node. With few
+queues that is the best way: either the whole vhost is there, or nothing of it. With twenty thousand mirrored queues the
+pass takes seconds, in which a node answers nobody, and other nodes take it for lost. So the queues are deleted first,
+some at a time, as in RabbitMQ, and the rest is deleted with the vhost: queues declared meanwhile, and hidden queues.
 
-If this node dies half-way, the vhost is there with fewer queues, and whoever wanted it deleted was not told that it is.
-Likewise, a node that is half forgotten can be forgotten by whoever leads next.
+If this node dies half-way, the vhost is there with fewer queues, and the caller got no answer. Likewise, a node that is
+half forgotten can be forgotten again by the next leader.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 async def delete_vhost(cluster: Agreeing, metadata: Metadata, name: str) -> Applied:
-    """Have the cluster agree on it; a refusal is in what is returned. Raises what `change` raises."""
+    """Deletes a vhost in the whole cluster. A refusal is in the result. Raises what `change` raises."""
     if metadata.queue_counts.get(name, 0) > AT_ONCE:
         queues = await picked(
             list(metadata.queues.values()), lambda spec: spec.vhost == name and not is_hidden_queue(spec.name)
@@ -34,13 +34,14 @@ async def delete_vhost(cluster: Agreeing, metadata: Metadata, name: str) -> Appl
         for start in range(0, len(queues), AT_ONCE):
             batch = [c.DeleteQueue(name, spec.name, spec.id) for spec in queues[start : start + AT_ONCE]]
             for applied in await agree(cluster, batch):
-                if applied.refused is not None and applied.refused.code != 404:  # 404: somebody else was faster.
+                if applied.refused is not None and applied.refused.code != 404:  # 404: somebody else has deleted it.
                     return applied
     return await cluster.change(c.DeleteVhost(name))
 
 
 async def forget_node(cluster: Agreeing, metadata: Metadata, name: str) -> Applied:
-    """The same for what a node had. What somebody else changes meanwhile is left to the last command."""
+    """Deletes the copies that a forgotten node had. Queues that others change meanwhile are left to the last command,
+    whose result is returned."""
     queues = await picked(list(metadata.queues.values()), lambda spec: has_copy(spec, name))
     if len(queues) > AT_ONCE:
         commands = [command for spec in queues if (command := _without_node(spec, name)) is not None]
@@ -50,8 +51,8 @@ async def forget_node(cluster: Agreeing, metadata: Metadata, name: str) -> Appli
 
 
 def _without_node(spec: QueueSpec, node: str) -> c.Command | None:
-    """What becomes of a queue when a node is gone for good, if that is sure by now: where another one has a copy that
-    does not count, it may be made to."""
+    """Returns the command that takes a node's copy from a queue, None if that is left to `ForgetNode`: for hidden
+    queues, and where another node has a copy that is not in sync and may have to be promoted."""
     if is_hidden_queue(spec.name):
         return None
     if spec.view is None or spec.view.ring == (node,):

@@ -1,22 +1,24 @@
-"""Raft at work: its log on disk, its messages on the links, its commands on the metadata, driven by the event loop.
+"""Runs Raft in a node: its log is on disk, its messages travel on the links, its commands change the metadata.
 
-`Raft` decides, `ConsensusLog` keeps, `Proposals` carries commands to the leader and their answers back; this module
-moves what they say between disk, links and the metadata. The order of things is that in the head of `raft.core`: one
-`Ready` is out at a time, its write runs in a thread, and what arrives meanwhile makes up the next. No command waits for
-a tick, except where there is no leader or it cannot take more.
+`Raft` decides, `ConsensusLog` stores, `Proposals` carries commands to the leader and their answers back; this module
+connects them with the disk, the links and the metadata. The order of steps is described in `leveret.raft.core`: one
+`Ready` is handled at a time, its write runs in a thread, and what arrives meanwhile makes up the next. No command waits
+for a tick, except where there is no leader or the leader cannot take more.
 
-What a crash leaves: a command is applied here after it is on this disk, and it counts as agreed on after it is on the
-disks of a majority. A node that starts again knows of its own log how far it was agreed on when something was last
-written, applies so much, and learns the rest from the leader before it serves anybody.
+After a crash: a command is applied here after it is on this disk, and it is committed after it is on the disks of a
+majority. A node that starts again knows from its own log how far it was committed when something was last written,
+applies so much, and learns the rest from the leader before it serves anybody.
 
-**A few at a time.** When a node with thousands of masters is lost, thousands of commands are agreed on at once. Raft
-gives them out in portions of `APPLIED_AT_ONCE`, and after so many whatever else has arrived has its turn, beats of
-other nodes among it, and frames of the consensus wait for a pass: so none applies twice as many.
+**Applying in portions.** When a node with thousands of masters is lost, thousands of commands are committed at once.
+Raft gives them out in portions of `APPLIED_AT_ONCE`. After so many commands the event loop first handles whatever else
+has arrived, heartbeats of other nodes among it; frames of the consensus wait until then, too, so that no pass of the
+loop applies twice as many.
 
-**Who may link with whom.** Links are for members, and a node that was away may not know all of them: least of all one
-that joined meanwhile and leads by now, which alone could tell it. If it turned that one away, it would wait for ever.
-So members tell each other (`MEMBERS`) whom the newest committed membership names; who is behind links with these too,
-until its own log has come as far. In elections and majorities only its own log counts.
+**Links with members that this node does not know.** Only members may link. A node that was away may not know all of
+them, for example one that joined meanwhile and leads by now; and only the leader could tell it. If the node turned that
+one away, it would wait for ever. So members tell each other (`MEMBERS`) the newest committed membership, and a node
+that is behind accepts links from those members too, until its own log has come as far. In elections and majorities only
+its own log counts.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
     from leveret.node.cluster.consensus_log import ConsensusLog, Recovered, WriteBatch, WriteSnapshot
     from leveret.node.config.settings import Settings
     from leveret.node.sockets.peer_links import Peers
-    from leveret.node.system.environment import Surroundings
+    from leveret.node.system.environment import Environment
 
 logger = logging.getLogger("leveret.cluster")
 
@@ -68,16 +70,17 @@ APPLIED_AT_ONCE: Final = 32  # Commands; that of a queue's view may take 0.2 ms.
 RETRY_S: Final = 1.0
 KEEP_ENTRIES: Final = 10_000  # Behind a snapshot, for those who are a little late.
 
+
 class AdminError(Exception):
-    """What an operator asked for cannot be done; the text says why, and what to do."""
+    """An operator's request cannot be done; the text says why, and what to do."""
 
 
 class TryAgain(AdminError):
-    """It may do a moment later."""
+    """An operator's request cannot be done now, but the same request may succeed a moment later."""
 
 
 class Shell:
-    """What the consensus tells its node."""
+    """The interface of a node that the consensus calls."""
 
     def on_applied(self, applied: Applied) -> None:
         raise NotImplementedError
@@ -92,23 +95,23 @@ class Shell:
         raise NotImplementedError
 
     def sights(self) -> dict[str, frozenset[str]]:
-        """By node that is in contact with this one: whom it is in contact with."""
+        """Returns, for each node that is in contact with this one, the names of the nodes it is in contact with."""
         raise NotImplementedError
 
     def witnesses(self, name: str) -> list[str]:
-        """Those of them that are in contact with the node of that name."""
+        """Returns the nodes in contact with this one that are in contact with the node of that name, too."""
         raise NotImplementedError
 
     def is_paused(self, name: str) -> bool:
-        """Whether that node, or this one, is known to serve nobody for now."""
+        """Returns whether that node (which may be this one) is known to be paused."""
         raise NotImplementedError
 
 
 class Duties(Protocol):
-    """What a member of the cluster does beside taking part in the consensus: see `leveret.node.cluster.membership`."""
+    """The work of a member of the cluster beside the consensus: see `leveret.node.cluster.membership`."""
 
     def before_tick(self) -> None:
-        """Time passes, and Raft has not heard of it yet."""
+        """Called in each tick, before Raft's tick."""
 
     def lead(self) -> None:
         """Called in each tick while this member leads."""
@@ -120,7 +123,7 @@ class Consensus:
     def __init__(
         self,
         settings: Settings,
-        world: Surroundings,
+        world: Environment,
         peers: Peers,
         me: Member,
         log: ConsensusLog,
@@ -151,27 +154,27 @@ class Consensus:
         self.proposals = Proposals(world.random_bytes(ORIGIN_BYTES), self.raft, self._send_to, patience)
         self.writer = world.worker("leveret-consensus")
         self.keeper = world.worker("leveret-snapshots")
-        self.ready: Ready | None = None  # Whose write is under way,
-        self.written = False  # or done.
+        self.ready: Ready | None = None  # The Ready that is being written.
+        self.written = False  # The write of `ready` is done.
         self.driving = False
-        self.resting = False  # So much was applied that others go first.
-        self.applied_since = 0  # Commands, since that was so.
+        self.resting = False  # `APPLIED_AT_ONCE` commands were applied: other work of the event loop goes first.
+        self.applied_since = 0  # Commands applied since the last such rest.
         self.stopped = False
         self.snapshotting = False
         self.connected: dict[str, str] = {}  # Name and id of each member whose link is up.
         self.lost_at: dict[str, float] = {}  # Names of members whose link was lost, and when.
-        self.linked: tuple[Membership, Placed | None] | None = None  # That the links know of.
-        self.told: Placed | None = None  # A membership that others know and this node does not yet,
-        self.telling: Placed | None = None  # and the newest that it has told them.
+        self.linked: tuple[Membership, Placed | None] | None = None  # The membership and `told` that `peers` was given.
+        self.told: Placed | None = None  # A membership heard from others that this node's own log has not reached yet.
+        self.telling: Placed | None = None  # The newest membership that this node has sent to the others.
         self.leadership: tuple[str | None, int] = (None, 0)
-        self.watchers: list[asyncio.Future[None]] = []  # Of anything that happens: see `until`.
+        self.watchers: list[asyncio.Future[None]] = []  # Set after each `drive`: see `until`.
         self.changes: list[tuple[int, int, asyncio.Future[None]]] = []  # Index and term of membership changes.
         self._ticker: asyncio.TimerHandle | None = None
         self._replay(recovered)
         self._update_members()
 
     def _replay(self, recovered: Recovered) -> None:
-        """What is known to be agreed on, before anything is built on it."""
+        """Applies the entries that are known to be committed, before anybody reads the metadata."""
         if recovered.snapshot is not None:
             self.metadata.restore(recovered.snapshot.data)
         for entry in recovered.entries:
@@ -181,7 +184,7 @@ class Consensus:
                     self.proposals.on_entry(entry.index, entry.term, entry.data, self.metadata.apply)
 
     def start(self) -> None:
-        """Begin to tick, and stand for election if there is nobody else."""
+        """Begins to tick, and stands for election if this node is the only voter."""
         if len(self.raft.membership.voters) == 1:
             self.raft.campaign()
         self._tick()
@@ -258,7 +261,7 @@ class Consensus:
             self.drive()
 
     def give_up(self, name: str) -> None:
-        """What a lost member had is being given up: it counts as lost no longer."""
+        """Forgets when a member was lost, because its exclusive and transient queues are being deleted now."""
         del self.lost_at[name]
 
     # -- Commands --------------------------------------------------------------------------------------------------
@@ -268,7 +271,7 @@ class Consensus:
         self.drive()
 
     async def change(self, command: Command) -> Applied:
-        """Agree on a command; a refusal is in what is returned."""
+        """Proposes a command and waits until it is applied. A refusal is in the result."""
         done: asyncio.Future[Applied] = self.world.loop.create_future()
 
         def then(applied: Applied) -> None:
@@ -281,7 +284,7 @@ class Consensus:
     # -- Driving Raft ----------------------------------------------------------------------------------------------
 
     def on_frame(self, peer: str, kind: int, payload: bytes) -> None:
-        """A frame of the consensus from another member."""
+        """Handles a frame of the consensus from another member."""
         if kind == RAFT:
             self.raft.step(decode_message(payload))
         elif kind == MEMBERS:
@@ -301,13 +304,13 @@ class Consensus:
         self.shell.on_cluster_tick()
 
     def drive(self) -> None:
-        """Do what has come of all input."""
+        """Does everything that has become due by the input so far."""
         if self.driving:
-            return  # From within: the loop below sees it.
+            return  # Called from within `_drive`, whose loop sees the new input.
         self.driving = True
         try:
             self._drive()
-        except Exception as error:  # Something that was agreed on is half applied.
+        except Exception as error:  # A committed entry may be half applied, so the node has to stop.
             logger.exception("driving the consensus failed")
             self._fail(f"driving the consensus failed: {error!r}")
         finally:
@@ -315,7 +318,7 @@ class Consensus:
         self.peers.flush()
 
     def _drive(self) -> None:
-        # Whoever is answered may ask for more at once: that goes together into the next write, and not with a tick.
+        # A caller that is answered may propose more at once: that goes into the next write, without a tick's delay.
         asked = -1
         while asked != self.proposals.last_number:
             asked = self.proposals.last_number
@@ -328,7 +331,7 @@ class Consensus:
                 watcher.set_result(None)
 
     def _advance(self) -> None:
-        """Do what Raft says, until a write is under way or there is nothing to do."""
+        """Handles Raft's Readys until a write is under way or there is nothing to do."""
         while not self.stopped:
             self._notice_leader()
             if self.resting:
@@ -349,7 +352,7 @@ class Consensus:
         self.drive()
 
     async def until(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
-        """When that is so. False: it is not, after so many seconds, or because the node stops."""
+        """Waits until a condition holds. Returns False if it does not after so many seconds, or the node stops."""
         deadline = None if seconds is None else self.world.loop.time() + seconds
         while not condition():
             left = None if deadline is None else deadline - self.world.loop.time()
@@ -361,12 +364,12 @@ class Consensus:
         return True
 
     async def until_changed(self, value: Callable[[], object], seconds: float) -> bool:
-        """When a value is another than now."""
+        """Waits until a value differs from what it is now. Returns False as `until` does."""
         before = value()
         return await self.until(lambda: value() != before, seconds)
 
     def _counted(self) -> list[str]:
-        """Members whose copy of the metadata must be up to date before anyone is answered."""
+        """Returns the ids of the members that must have applied a command before its caller is answered."""
         voters = self.raft.membership.voter_ids
         return [one for one in self.connected.values() if one in voters]
 
@@ -379,7 +382,7 @@ class Consensus:
             names = {member_id: name for name, member_id in self.connected.items()}
             name = self.leader or names.get(self.raft.leader, self.raft.leader)
             logger.info("%s leads the cluster (term %d)", name, self.raft.term)
-        if self.raft.is_leader:  # Whoever was lost before may have been nobody's business.
+        if self.raft.is_leader:  # Members lost before this node led: nobody may have looked after their queues.
             now = self.world.loop.time()
             for member in self.raft.membership.members:
                 if member.name not in self.connected and member.id != self.me.id:
@@ -424,7 +427,7 @@ class Consensus:
         self.shell.on_fatal(text)
 
     def _finish(self, ready: Ready) -> None:
-        """All of it is on disk: say it, apply it."""
+        """Sends the messages of a Ready that is on disk, and applies its committed entries."""
         if ready.snapshot is not None:
             self._restore(ready.snapshot)
         for message in ready.messages:
@@ -441,7 +444,7 @@ class Consensus:
             self.resting = True
             self.world.loop.call_soon(self._rested)
         self._settle_changes()
-        # At a start all that is known to be agreed on is applied at once, and Raft gives it out again piece by piece.
+        # At a start all entries known to be committed are applied at once, and Raft gives them out again in portions.
         caught_up = self.raft.applied >= self.applied_index
         if caught_up and self.log.snapshot_due(self.applied_index) and not self.snapshotting:
             self._snapshot()
@@ -459,7 +462,7 @@ class Consensus:
         return applied
 
     def _restore(self, snapshot: Snapshot) -> None:
-        """The leader sent its state, because this node was away for too long, or is new."""
+        """Replaces the metadata by the leader's, which sent it because this node was away for too long, or is new."""
         logger.info("metadata taken over from the leader, as of entry %d", snapshot.meta.index)
         before = self.metadata.frozen()
         self.metadata.restore(snapshot.data)
@@ -497,7 +500,7 @@ class Consensus:
     # -- Snapshots -------------------------------------------------------------------------------------------------
 
     def _snapshot(self) -> None:
-        """Made in another thread: of a million bindings it takes a second."""
+        """Makes a snapshot in another thread: with a million bindings it takes a second."""
         meta = self.raft.snapshot_meta(self.applied_index)
         if meta is None:
             return
@@ -556,7 +559,7 @@ class Consensus:
                 done.set_exception(TryAgain("the cluster's leader changed meanwhile; try again"))
 
     async def change_membership(self, change: Change) -> None:
-        """As the leader. Raises `AdminError`, `NotLeader`."""
+        """Changes the membership, as the leader, and waits until it is committed. Raises `AdminError`, `NotLeader`."""
         deadline = self.world.loop.time() + self.settings.operation_timeout_ms / 1000
         while True:
             try:

@@ -1,4 +1,4 @@
-"""What Raft must not forget, on disk: its log, term and vote, and snapshots of the state machine.
+"""Stores on disk what Raft must not forget: its log, term and vote, and snapshots of the state machine.
 
 Three kinds of files lie in the folder:
 
@@ -6,7 +6,7 @@ Three kinds of files lie in the folder:
     snapshot-00000000000000000420    the state machine after entry 420, and the membership then
     log-00000000000000000017         batches from number 17 on
 
-**Writing.** All that one Ready wants kept is one *batch*: one write, one sync. A batch has a head (marker, length,
+**Writing.** All that one Ready wants stored is one *batch*: one write, one sync. A batch has a head (marker, length,
 number, checksum) and carries term and vote, the commit index as known then, and entries. Files are only ever appended
 to. Entries that a new leader's replace are not cut off: the batch with the new ones comes later, and reading back it
 counts. So there is no moment at which a crash could find the old gone and the new not there, and nothing to undo when
@@ -70,7 +70,7 @@ _KINDS: Final = {int(kind): kind for kind in Kind}
 
 
 class ConsensusLogDamaged(Exception):
-    """What had been synced is wrong or missing; the text says where."""
+    """Data that had been synced is wrong or missing; the text says where."""
 
 
 class ConsensusLogStopped(Exception):
@@ -78,7 +78,7 @@ class ConsensusLogStopped(Exception):
 
 
 class Recovered(NamedTuple):
-    """What to start from: arguments for `Raft`, and the state machine's data."""
+    """The state found on disk at a start: arguments for `Raft`, and the state machine's data."""
 
     hard_state: HardState
     snapshot: Snapshot | None
@@ -95,7 +95,7 @@ class Recovered(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What one Ready wants kept."""
+    """The data of one Ready that must be stored."""
 
     hard_state: HardState
     commit: int
@@ -212,7 +212,7 @@ class FillChunk:
 
 
 def _write_snapshot(disk: Disk, folder: str, snapshot: Snapshot) -> None:
-    """Under another name first: under its own name a snapshot is always whole."""
+    """Writes a snapshot, under another name first: under its own name a snapshot is always whole."""
     meta, data = snapshot
     name = f"{_snapshot_name(meta.index)}.temporary"
     membership = encode_membership(meta.membership)
@@ -233,7 +233,7 @@ def _write_snapshot(disk: Disk, folder: str, snapshot: Snapshot) -> None:
 
 
 class ConsensusLog:
-    """Keeps what Raft's Readys say. `recover` first; then for each Ready `save`, `take`, perform, `on_done`."""
+    """Stores Raft's Readys. Call `recover` first; then for each Ready `save`, `take`, perform, `on_done`."""
 
     def __init__(
         self,
@@ -247,7 +247,7 @@ class ConsensusLog:
         self._segment_bytes = segment_bytes
         self._snapshot_after_bytes = snapshot_after_bytes
         self._hard_state = NO_STATE
-        self._number = 0  # Of the last batch written, or being written.
+        self._number = 0  # The number of the last batch written, or being written.
         self._segments: list[_Segment] = []  # Oldest first; the last one is written to.
         self._roll = False  # The next batch begins another file.
         self._snapshots: dict[int, _Stored] = {}
@@ -256,7 +256,7 @@ class ConsensusLog:
         self._job: WriteBatch | None = None
         self._snapshot_job: WriteSnapshot | None = None
         self._cleanup: Cleanup | None = None
-        self._grown_bytes = 0  # Since the last snapshot was begun.
+        self._grown_bytes = 0  # Growth of the log since the last snapshot was begun.
         self._stopped: OSError | None = None
 
     # Batches
@@ -286,7 +286,7 @@ class ConsensusLog:
         return self._job
 
     def on_done(self, job: WriteBatch) -> None:
-        """What was saved is durable."""
+        """Called when what was saved is durable."""
         assert job is self._job
         self._job = self._gathered = self._reset_due = None
         self._number += 1
@@ -318,11 +318,11 @@ class ConsensusLog:
 
     @property
     def snapshot_index(self) -> int:
-        """Of the newest durable snapshot."""
+        """The index of the newest durable snapshot."""
         return max(self._snapshots, default=0)
 
     def snapshot_due(self, applied: int) -> bool:
-        """Whether the log has outgrown the last snapshot, and one of the state machine as it is now should be given."""
+        """Returns whether the log has outgrown the last snapshot, so that a new one is due (`put_snapshot`)."""
         if self._stopped is not None or self._snapshot_job is not None or applied <= self.snapshot_index:
             return False
         return self._grown_bytes > self._growth_wanted()
@@ -352,7 +352,7 @@ class ConsensusLog:
     def on_snapshot_failed(self, job: WriteSnapshot, error: OSError) -> Literal["retry", "stopped"]:
         assert job is self._snapshot_job
         self._snapshot_job = None
-        # Soon again, but not in every turn of a full disk.
+        # The next attempt comes soon, but not in every turn while the disk is full.
         self._grown_bytes = max(self._grown_bytes, self._growth_wanted() * 3 // 4)
         return self._retry_or_stop(job.undone, error)
 

@@ -1,18 +1,18 @@
-"""A node without data: does it found a cluster, and if not, whom does it join?
+"""Decides whether a node without data founds a cluster, and if not, which one it joins.
 
 Nodes are often started all at once with one and the same configuration. They must form one cluster. Two clusters out of
 one set of nodes are the worst end of a start, because each works and takes messages, and nobody notices until clients
 miss what others published; and no merge could put that right. So this module would rather stop a node with a text that
 says what to do than found a cluster that might be the second one.
 
-Only a node without data comes here. Who has data belongs to a cluster, and meets it again by what the data says; a
+Only a node without data uses this module. A node with data belongs to a cluster, and finds its members in its data; a
 configuration that was changed since does not make it leave.
 
 The rule, in rounds. In each round the node asks every candidate the same question: who are you, and which cluster are
 you in?
 
 1. Somebody is in a cluster: join it. If answers name two clusters, none is joined: a person has to look at that.
-2. Nobody is, and others were named with --join: wait. Who was told to join never founds.
+2. Nobody is, and others were named with --join: wait. A node that was told to join never founds.
 3. Nobody is, and the configuration lists the nodes: the one whose name is the smallest of the list founds, the others
    wait for it. It founds once it has spoken with all listed nodes, or with `target_cluster_size_hint` of them.
 4. Nobody is, and the nodes stand in DNS: as 3, with the names of those who answered in place of the list, once every
@@ -32,13 +32,13 @@ Why a founder waits for all, although the smallest of a list could safely begin 
 then exists, and this node, the founder of old, knows nothing of it. As long as one member answers, it joins. If it
 began alone while the members were down or cut off, there would be two clusters. Waiting for all closes that gap:
 a cluster of which no listed node knows has no member that is listed. The price is that the first start of all needs
-every node once. Who cannot pay it (a StatefulSet that starts one pod after the other) sets the hint to 1 and keeps the
-promise for nodes that are not wiped.
+every node once. Where that is impossible (a StatefulSet that starts one pod after the other), set the hint to 1: then
+the promise holds for nodes that are not wiped.
 
     the smallest is down at the first start    nobody founds; the others stop after the last round and say for whom
                                                they waited. Start it, or take it out of every list.
     the smallest was wiped, a member answers   it joins as a new node; its former self is still a member and must be
-                                               forgotten, which is the business of joining, not of this module
+                                               forgotten, which is part of joining, not of this module
     the smallest was wiped, no member answers  it waits, and stops after the last round
     all were wiped                             nobody remembers a cluster, a new one is founded
     lists differ between nodes                 two nodes may each be the smallest of their own list. Answers carry a
@@ -47,9 +47,9 @@ promise for nodes that are not wiped.
 All of it rests on answers that follow the disk. A node answers nobody before it has read which cluster it belongs to;
 one that is about to found or to join says so (a cluster, but not `founded`) before it begins to write that down.
 
-The decision is all there is here: `ask` and `sleep` come in as arguments and nothing is kept between rounds, since what
-was true a round ago proves nothing. Everything that is wrong is waited out, because most of it (a node that is being
-restarted, a name not yet in DNS, a list that is just being changed) passes; each change of the reason is logged.
+This module only decides: `ask` and `sleep` are arguments, and nothing is kept between rounds, since what was true a
+round ago proves nothing. Every problem is waited out, because most of them (a node that is being restarted, a name not
+yet in DNS, a list that is just being changed) pass; each change of the reason is logged.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ Ask = Callable[[Address], Awaitable[Mapping[str, Any] | None]]
 Sleep = Callable[[float], Awaitable[None]]
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
 
-# What is answered at the node's own address, where a question is refused.
+# The answer that stands for the node's own address, where a question is refused.
 OWN: Final[Mapping[str, Any]] = {"self": True}
 ROUNDS_BETWEEN_REMINDERS: Final = 20
 
@@ -106,7 +106,7 @@ class Wait(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """What a node says of itself."""
+    """The answer of a node: its name and its cluster."""
 
     name: str
     cluster: str | None  # in hex
@@ -123,7 +123,7 @@ class Heard(NamedTuple):
 
 
 async def decide(settings: Settings, me_name: str, ask: Ask, sleep: Sleep, resolve: Resolve | None = None) -> Decision:
-    """What a node without data is to do. Takes as many rounds as it needs, up to the limit."""
+    """Decides what a node without data does. Takes as many rounds as it needs, up to the limit."""
     if not settings.join and settings.discovery is None:
         return Found()
     wait = Wait("nobody was asked", "")
@@ -148,7 +148,7 @@ async def decide(settings: Settings, me_name: str, ask: Ask, sleep: Sleep, resol
 
 
 async def candidates(settings: Settings, resolve: Resolve) -> list[Address]:
-    """The cluster ports of all that were named, this node's own perhaps among them."""
+    """Returns the cluster ports of all nodes that were named, this node's own perhaps among them."""
     discovery = settings.discovery
     if settings.join:
         return list(settings.join)
@@ -162,7 +162,8 @@ async def candidates(settings: Settings, resolve: Resolve) -> list[Address]:
 
 
 async def resolve_by_system(hostname: str) -> list[str]:
-    """A and AAAA records, or what the machine's own table says. No answer is no address: it may come."""
+    """Returns the addresses of a name: its A and AAAA records, or its entry in the hosts file. Without an answer there
+    are none: one may come later."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(hostname, None, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -185,7 +186,7 @@ async def ask_all(addresses: Sequence[Address], ask: Ask) -> Heard:
 
 
 def asking(call: Callable[[Address], Awaitable[bytes]]) -> Ask:
-    """The question, made of a call that answers JSON; `call` raises CallFailed."""
+    """Returns the question, made of a call that answers JSON; `call` raises CallFailed."""
 
     async def ask(address: Address) -> Mapping[str, Any] | None:
         try:
@@ -204,7 +205,7 @@ def asking(call: Callable[[Address], Awaitable[bytes]]) -> Ask:
 
 
 def fingerprint(discovery: Discovery | None) -> str | None:
-    """Equal where nodes were given the same list, in whatever order."""
+    """Returns a hash of the list of nodes, which is the same at nodes with the same list, in whatever order."""
     if discovery is None or discovery.backend != "classic_config":
         return None
     return hashlib.sha256(repr(sorted(discovery.nodes)).encode()).hexdigest()[:16]
@@ -220,7 +221,7 @@ def _hello(answer: Mapping[str, Any] | None) -> Hello | None:
 
 
 def _listed_address(settings: Settings, name: str) -> Address | None:
-    """A node need not ask itself, and where it stands in a list it knows which one it is."""
+    """Returns this node's own address in the list, which need not be asked; None if the list does not have it."""
     if settings.join or settings.discovery is None:
         return None
     return next(((node.host, node.port) for node in settings.discovery.nodes if node.name == name), None)
@@ -230,7 +231,7 @@ def _listed_address(settings: Settings, name: str) -> Address | None:
 
 
 def judge(settings: Settings, me_name: str, heard: Heard) -> Decision | Wait:
-    """The rule, for one round."""
+    """Applies the rule to the answers of one round."""
     for address, hello in heard.hellos.items():
         if hello.name == me_name:
             return Wait(

@@ -1,4 +1,4 @@
-"""A node that goes for good takes its disk along: what its spools hold must be with others before."""
+"""Empties the spools of a node that leaves the cluster for good: the messages in them are on its disk only."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from leveret.node.cluster.consensus import AdminError
 if TYPE_CHECKING:
     from leveret.node.node import Node
 
-STUCK_S: Final = 5.0  # Without progress, after which it is given up.
+STUCK_S: Final = 5.0  # Time without progress after which `sent_on` gives up.
 
 
 async def sent_on(node: Node) -> None:
-    """When all that is kept for queues of others has been sent on. Raises `AdminError` if that does not go on."""
+    """Waits until all messages in this node's spools have been sent to their queues. Raises `AdminError` if no message
+    was sent for `STUCK_S`."""
     spools = node.broker.spools
     while spools.active and node.fatal is None:
         progress: asyncio.Future[None] = node.loop.create_future()

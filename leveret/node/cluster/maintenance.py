@@ -1,24 +1,26 @@
-"""A node steps back: before it stops, while it is in maintenance, or for good.
+"""Takes queues and clients from a node: before it stops, while it is in maintenance, or when it leaves for good.
 
-**In maintenance** (`leveretctl drain`, or `leave_cluster`) a node is whole and serves nobody new. That it is so is
-agreed on by the cluster (`leveret.metadata.model.maintenance_mark`); this module does what follows from it whenever it
-learns it, whoever has asked, and whether or not anybody still waits for it:
+**In maintenance** (`leveretctl drain`, or `leave_cluster`) a node runs and takes no new clients. Its state is part of
+the metadata (`leveret.metadata.model.maintenance_mark`); this module acts on it whenever the state changes, whoever has
+asked for it, and whether or not the caller still waits:
 
-- the doors for clients are shut; those of HTTP stay open, so that one can see how the node is;
-- a node that is *draining* closes the connections that it has; one that is *leaving* lets them be, until they go;
-- every second, what it leads and a mirror in sync could lead is handed over: also what comes to it later, because its
-  master was lost and its copy was the best.
+- the listeners for clients are closed; those for HTTP stay open, so that one can see how the node is;
+- a node that is *draining* closes the connections that it has; one that is *leaving* keeps them until they end;
+- every second, masters that a mirror in sync could take are handed over: also those that come to this node later,
+  because another master was lost and the copy here was the best.
 
-Whoever has asked waits for this to be done (`handed_over`). What nobody else has whole stays here, and is served from
-here to the clients of other nodes: to stop such a node would take those queues away, and who has asked is told so.
+The caller waits for this to be done (`handed_over`). Queues of which no other node has a complete copy stay here, and
+are served from here to the clients of other nodes: to stop such a node would make them unavailable, and the caller is
+told so.
 
-**Stopping** (`step_down`) is the last chance: mirrored queues go to any mirror in sync, be it in maintenance, and by
-their policy's wish to one that is not in sync.
+**Stopping** (`step_down`) is the last chance: mirrored queues go to any mirror in sync, even one in maintenance, and to
+one that is not in sync if their policy says so.
 
-**Leaving** (`clear_out`) takes queues without mirrors along the way that any move takes (`broker.placing`), so that
-clients notice nothing. Then there are clients of this node itself. Those that neither publish nor consume are sent
-away. The others are waited for: the node stays a member that leads nothing, and passes on what they send. When they are
-gone, what is left (queues of delayed exchanges, spools) goes faster (`broker.moving`), and then the node.
+**Leaving** (`clear_out`) moves queues without mirrors in the way that any move takes, so that clients notice nothing.
+Then there are clients of this node itself. Those that neither publish nor consume are disconnected. The others are
+waited for: the node stays a member without masters, and passes on what they publish. When they are gone, the remaining
+queues (hidden queues of delayed exchanges, spools) are moved faster (`leveret.broker.remote.migrate`), and the node
+leaves.
 """
 
 from __future__ import annotations
@@ -50,23 +52,23 @@ Progress = Callable[[str], None]
 
 IN_MAINTENANCE: Final = "Node was put into maintenance mode"  # RabbitMQ's words.
 LEFT: Final = "broker forced connection closure with reason 'node is being drained'"
-LEAVE_S: Final = 5.0  # That mirrored queues have to find another master before this node stops.
-STUCK_S: Final = 10.0  # In which no queue could be handed over, after which the rest is left where it is.
+LEAVE_S: Final = 5.0  # Time for mirrored queues to get another master before this node stops.
+STUCK_S: Final = 10.0  # Time without a queue handed over after which the rest is left where it is.
 LEAVE_STEP_S: Final = 0.005
 PASSED_ON_S: Final = 0.5
-QUIET_STEPS: Final = 4  # After which nothing more is taken to be on its way here.
-UNHURRIED_STEPS: Final = 20  # If nobody waits for this node to stop.
+QUIET_STEPS: Final = 4  # Steps without activity after which nothing is believed to be on its way here.
+UNHURRIED_STEPS: Final = 20  # The same, if nobody waits for this node to stop.
 AT_ONCE: Final = 200  # Masters that are handed over at the same time.
 SHOWN_MAX: Final = 5
 WAIT_S: Final = 60.0
 
 
 class ClientsLeft(AdminError):
-    """Clients use the node still; it stays what it is, a member that is about to leave."""
+    """Clients still use the node; it stays a member that is about to leave."""
 
 
 class Users(NamedTuple):
-    """Connections that publish or consume, and how many of both."""
+    """The connections that publish or consume, and the numbers of producers and consumers."""
 
     connections: list[Connection]
     producers: int
@@ -79,13 +81,13 @@ class Users(NamedTuple):
 
 
 class Maintenance:
-    """Of one node."""
+    """Puts one node into maintenance, revives it, and empties it before it stops or leaves."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.state: str | None = None  # As of the last look.
-        self.on_closed: Callable[[], None] = lambda: None  # Shut the doors for clients,
-        self.on_opened: Callable[[], None] = lambda: None  # and open them again.
+        self.state: str | None = None  # At the last `look`.
+        self.on_closed: Callable[[], None] = lambda: None  # Closes the listeners for clients.
+        self.on_opened: Callable[[], None] = lambda: None  # Opens the listeners for clients again.
         self.deserted: asyncio.Future[None] | None = None  # Set when the last client has gone.
 
     @property
@@ -95,7 +97,7 @@ class Maintenance:
     # -- Entering and leaving it ---------------------------------------------------------------------------------
 
     async def reset(self) -> None:
-        """At a start: what was said of an earlier run means nothing any more, and need not be kept."""
+        """Ends the maintenance of an earlier run when the node starts."""
         cluster, parameter = self.node.cluster, MAINTENANCE + self.name
         if parameter in self.node.metadata.global_parameters:
             logger.info("Resetting node maintenance status")
@@ -103,7 +105,7 @@ class Maintenance:
             await cluster.until(lambda: parameter not in self.node.metadata.global_parameters)
 
     def look(self) -> None:
-        """The cluster may have agreed on something about this node."""
+        """Acts on this node's maintenance state in the metadata, if it has changed."""
         is_known = self.node.metadata.runs.get(self.name) == self.node.cluster.run  # Not while it catches up.
         before, self.state = self.state, state_of(self.node.metadata, self.name) if is_known else None
         if self.state == before:
@@ -119,7 +121,7 @@ class Maintenance:
         self.tick()
 
     def tick(self) -> None:
-        """Every second."""
+        """Hands masters over while the node is in maintenance. Called every second."""
         if self.state is not None and self.node.broker.mirrors.governing.give_away(AT_ONCE):
             self.node.schedule()
 
@@ -129,19 +131,19 @@ class Maintenance:
             connection.close(ReplyCode.CONNECTION_FORCED, text)
         for client in list(self.node.clients):
             if client.connection not in self.node.broker.connections:
-                client.transport.abort()  # It was about to log in.
+                client.transport.abort()  # It has not logged in yet.
         self.node.schedule()
         return len(connections)
 
     # -- Masters -------------------------------------------------------------------------------------------------
 
     def led(self) -> list[QueueSpec]:
-        """What this node leads, but for what ends with it anyway."""
+        """Returns the queues whose master is here, without exclusive queues and journals, which end with the node."""
         specs = self.node.metadata.queues.values()
         return [spec for spec in specs if spec.node == self.name and not spec.exclusive and not is_journal(spec.name)]
 
     async def handed_over(self, progress: Progress) -> None:
-        """When everything is led elsewhere that can be, and the cluster too."""
+        """Waits until all masters that can be are handed over to mirrors, and the leadership of the cluster too."""
         node = self.node
         governing, loop = node.broker.mirrors.governing, node.loop
         total = best = governing.give_away(AT_ONCE)
@@ -158,11 +160,12 @@ class Maintenance:
         if total:
             progress(f"{total - left} of {total} queues handed over to mirrors")
         await node.cluster.hand_over()
-        await node.cluster.change(NodeStarted(""))  # It changes nothing; but now all nodes know who leads what,
-        await self._quiet(UNHURRIED_STEPS, LEAVE_S)  # and what they have sent here before they did is answered.
+        await node.cluster.change(NodeStarted(""))  # Changes nothing; once it is applied, all know the new masters.
+        await self._quiet(UNHURRIED_STEPS, LEAVE_S)  # Answers what other nodes sent here before they knew.
 
     def next_home(self) -> str:
-        """For a queue that has to go: the node in service that leads the fewest. Raises `AdminError`."""
+        """Returns the node for a queue that has to be moved: of those in service, the one with the fewest masters.
+        Raises `AdminError`."""
         node = self.node
         away = out_of_service(node.metadata)
         others = [one.name for one in node.cluster.members() if one.running and one.name != self.name]
@@ -173,7 +176,7 @@ class Maintenance:
         return min(there, key=lambda name: (masters.get(name, 0), name))
 
     async def step_down(self) -> None:
-        """Before a controlled stop: mirrored queues go on elsewhere. A client sees that its publishes wait for some
+        """Hands mirrored queues over before a controlled stop. A client sees that its publishes wait for some
         milliseconds."""
         node = self.node
         governing = node.broker.mirrors.governing
@@ -187,8 +190,9 @@ class Maintenance:
             await self._quiet(QUIET_STEPS, PASSED_ON_S)
 
     async def _quiet(self, steps: int, seconds: float) -> None:
-        """What others sent here until they knew was passed on. They are to hear what became of it before the link goes.
-        And what their clients acknowledge meanwhile is not to be given out again."""
+        """Waits until nothing is on its way here from nodes that did not know the new masters. What they sent was
+        passed on; their confirms must reach them before the link ends, and messages that their clients acknowledge
+        meanwhile must not be delivered again."""
         node = self.node
         broker, deadline = node.broker, node.loop.time() + seconds
         quiet, out = 0, broker.bequeathed
@@ -216,7 +220,8 @@ class Maintenance:
             self.deserted.set_result(None)
 
     async def clients_gone(self) -> None:
-        """They were told to go, and have a while to say goodbye. With them go their exclusive queues."""
+        """Waits until the clients that were told to close have done so, for `CLIENTS_S`, and aborts the others. Then
+        waits until their exclusive queues are deleted."""
         node = self.node
         node.turn()
         if node.clients:
@@ -229,7 +234,7 @@ class Maintenance:
         )
 
     async def users_gone(self, progress: Progress, force: bool, seconds: float | None) -> None:
-        """When nobody publishes or consumes here any more; with `force`, at the latest after so long. Raises
+        """Waits until nobody publishes or consumes here any more; with `force`, for so many seconds at most. Raises
         `ClientsLeft`."""
         if force and seconds is None:
             return
@@ -253,13 +258,13 @@ class Maintenance:
     # -- Leaving for good ----------------------------------------------------------------------------------------
 
     async def clear_out(self, progress: Progress) -> None:
-        """The last clients are sent away, then what is left goes to other nodes. Raises `AdminError`."""
+        """Disconnects the last clients, then moves the remaining queues to other nodes. Raises `AdminError`."""
         self.close_clients(LEFT)
         await self.clients_gone()
         await drain_spools.sent_on(self.node)
         await self.step_down()
         local = (queue for queue in self.node.broker.queues_by_id.values() if isinstance(queue, Queue))
-        queues = [queue for queue in local if not is_journal(queue.spec.name)]  # Those end with their nodes.
+        queues = [queue for queue in local if not is_journal(queue.spec.name)]  # Journals end with their nodes.
         for done, queue in enumerate(queues):
             if not queue.deleted:
                 await self.move(queue, self.next_home())
@@ -267,7 +272,7 @@ class Maintenance:
             progress(f"{done + 1} of {len(queues)} queues moved")
 
     async def move(self, queue: Queue, to: str) -> None:
-        """Raises `AdminError`; then the queue is where it was."""
+        """Moves a queue to another node. Raises `AdminError`; then the queue is where it was."""
         if queue.mirror is not None:
             await self._hand_over(queue, queue.mirror, to)
             return
@@ -284,7 +289,7 @@ class Maintenance:
             raise AdminError(f"queue '{queue.spec.name}' could not be moved to {to}: {problem}")
 
     async def _hand_over(self, queue: Queue, mirror: Mirror, to: str) -> None:
-        """A mirrored queue has its messages at its mirrors, and goes nowhere else."""
+        """Makes the mirror at `to` the master: a mirrored queue is only ever handed over to a mirror."""
         node = self.node
         begun = node.broker.mirrors.hand_over(mirror, to)
         deadline = node.loop.time() + LEAVE_S

@@ -1,17 +1,18 @@
-"""This node as a member of its cluster: who is there, who may come and who must go.
+"""This node as a member of its cluster: the list of members, and joining, leaving and renaming of nodes.
 
-Beyond Raft's own, a leader has these duties, looked after in each tick: a learner that has caught up becomes a voter;
-a voter of higher priority gets the leadership; a node that gets another name has it everywhere (`cluster.renaming`);
-and when a node has been gone for `LOST_S`, its exclusive and transient queues are given up, which a node that only lost
-a link for a moment should not have to pay.
+Beyond Raft's own, a leader has these duties, done in each tick: it makes a learner that has caught up a voter; it hands
+the leadership to a voter of higher priority; it goes on with the renaming of nodes (`leveret.metadata.model.renaming`);
+and when a node has been down for `LOST_S`, it deletes that node's exclusive and transient queues. The delay is there so
+that a node that only lost a link for a moment keeps them.
 
-**Partial partitions.** A leader that cannot reach a node is no proof that nobody can. Nodes tell each other whom they
-are in contact with (`broker.governing`), and the leader heeds it three times. A node that another one sees keeps its
-exclusive and transient queues, since its clients use them, and is not forgotten, since it lives. And if a voter sees
-more of the voters than the leader does, for `BETTER_S`, it gets the leadership: a node without a way to the leader
-would learn nothing of what is agreed on, however many others it sees. So does any other voter, if the leader is paused.
+**Partial partitions.** That the leader cannot reach a node does not prove that nobody can. Nodes tell each other with
+whom they are in contact, and the leader uses that for three decisions. A node that another one can reach keeps its
+exclusive and transient queues, since its clients use them. It cannot be forgotten, since it is running. And a voter
+that reaches more of the voters than the leader does, for `BETTER_S`, gets the leadership: a node without a way to the
+leader would not receive committed commands, however many other nodes it reaches. If the leader is paused, any other
+voter gets the leadership.
 
-Joining, leaving and renaming are the leader's business too. Whoever is asked and does not lead says who does.
+Joining, leaving and renaming are done by the leader. Another node that is asked names the leader.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from leveret.metadata.rules.placement import LABELS
 from leveret.metadata.store import Applied
 from leveret.node.cluster.bulk_delete import forget_node
 from leveret.node.cluster.consensus import AdminError, Consensus, TryAgain, split_address
-from leveret.node.cluster.two_nodes import Surviving
+from leveret.node.cluster.two_nodes import TwoNodes
 from leveret.node.sockets.peer_links import NOT_A_MEMBER
 from leveret.node.system.data_folder import UNKNOWN_ID
 from leveret.node.system.json_answers import read_object
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from leveret.node.cluster.consensus_log import ConsensusLog, Recovered
     from leveret.node.config.settings import Settings
     from leveret.node.sockets.peer_links import Peers
-    from leveret.node.system.environment import Surroundings
+    from leveret.node.system.environment import Environment
 
 logger = logging.getLogger("leveret.cluster")
 
@@ -57,7 +58,7 @@ HAND_OVER_S: Final = 1.0
 RETRY_S: Final = 0.5
 REFUSALS_MAX: Final = 5  # Seconds in which a node that starts is turned away by the majority.
 CALL_S: Final = 5.0
-QUEUE_S: Final = 0.002  # What a queue adds to that where many of them are given up: see `emptying`.
+QUEUE_S: Final = 0.002  # What each queue adds to that when a node leaves: see `bulk_delete`.
 
 
 class MemberStatus(NamedTuple):
@@ -76,7 +77,7 @@ class Cluster:
     def __init__(
         self,
         settings: Settings,
-        world: Surroundings,
+        world: Environment,
         peers: Peers,
         me: Member,
         log: ConsensusLog,
@@ -93,37 +94,37 @@ class Cluster:
         self.raft = self.consensus.raft
         self.connected = self.consensus.connected
         self.transfer_at = 0.0  # When another node may be asked to lead.
-        self.renaming: set[str] = set()  # Nodes for whose other names something is on its way.
-        self.bettered_at: float | None = None  # Since when one sees more of the cluster than this one, which leads.
+        self.renaming: set[str] = set()  # Old names of nodes for whose renaming a command is on its way.
+        self.bettered_at: float | None = None  # Since when another voter should lead instead: see `_successor`.
         self.sights = ContactCounts()
-        self.surviving = Surviving(self)
-        self.consensus.proposals.advice = self.surviving.advice
+        self.two_nodes = TwoNodes(self)
+        self.consensus.proposals.advice = self.two_nodes.advice
 
     def start(self) -> None:
         self.consensus.start()
 
     def on_up(self, name: str, uuid: bytes) -> None:
         self.consensus.on_up(name, uuid)
-        self.surviving.on_up(name)
+        self.two_nodes.on_up(name)
 
     def on_down(self, name: str) -> None:
         self.consensus.on_down(name)
 
     def on_frame(self, peer: str, kind: int, payload: bytes) -> None:
         if kind == SIGNS_OF_LIFE:
-            self.surviving.on_signs(peer, payload)
+            self.two_nodes.on_signs(peer, payload)
         else:
             self.consensus.on_frame(peer, kind, payload)
 
     def stop(self) -> None:
         self.consensus.stop()
-        self.surviving.stop()
+        self.two_nodes.stop()
 
     def before_tick(self) -> None:
-        self.surviving.tick()
+        self.two_nodes.tick()
 
     async def hand_over(self) -> None:
-        """Before a controlled stop: let another lead, so that nobody has to notice by a broken link."""
+        """Hands the leadership over before a controlled stop, so that no node has to wait for the broken link."""
         if not self.raft.is_leader:
             return
         voters = {member.id for member in self.raft.membership.voters}
@@ -134,7 +135,7 @@ class Cluster:
             return
         self.raft.transfer(max(heirs, key=lambda one: (heirs[one], matches.get(one, 0))))
         self.consensus.drive()
-        # Until it is known who leads: only then do the others agree on anything that is proposed from here on.
+        # Waits until the new leader is known: only then can commands that this node proposes be committed.
         await self.until(lambda: self.raft.leader not in (None, self.me.id), HAND_OVER_S)
 
     # -- What the consensus knows and does -------------------------------------------------------------------------
@@ -160,7 +161,7 @@ class Cluster:
 
     @property
     def leadership(self) -> tuple[str | None, int]:
-        """Who leads, and its term."""
+        """The id of the leader, if it is known, and the term."""
         return self.consensus.leadership
 
     @property
@@ -175,18 +176,18 @@ class Cluster:
         self.consensus.propose(command, then, patient)
 
     async def change(self, command: c.Command) -> Applied:
-        """Agree on a command; a refusal is in what is returned."""
+        """Proposes a command and waits until it is applied. A refusal is in the result."""
         return await self.consensus.change(command)
 
     async def change_membership(self, change: Change) -> None:
-        """As the leader. Raises `AdminError`, `NotLeader`."""
+        """Changes the membership, as the leader, and waits until it is committed. Raises `AdminError`, `NotLeader`."""
         await self.consensus.change_membership(change)
 
     async def until(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
-        """When that is so. False: it is not, after so many seconds, or because the node stops."""
+        """Waits until a condition holds. Returns False if it does not after so many seconds, or the node stops."""
         return await self.consensus.until(condition, seconds)
 
-    # -- Who is there ----------------------------------------------------------------------------------------------
+    # -- Members ---------------------------------------------------------------------------------------------------
 
     @property
     def is_voter(self) -> bool:
@@ -194,16 +195,16 @@ class Cluster:
 
     @property
     def cluster_id(self) -> bytes:
-        """All zeros until it is known."""
+        """The id of the cluster; all zeros until it is known."""
         return parse_cluster_id(self.metadata.global_parameters.get(CLUSTER_ID)) or bytes(16)
 
     def members(self) -> list[MemberStatus]:
-        """The nodes, without those that are only witnesses."""
+        """Returns the nodes, without the witnesses."""
         apart = witness_names(self.metadata)
         return [one for one in self.everybody() if one.name not in apart]
 
     def attending(self) -> list[MemberStatus]:
-        """The witnesses."""
+        """Returns the witnesses."""
         apart = witness_names(self.metadata)
         return [one for one in self.everybody() if one.name in apart]
 
@@ -229,7 +230,8 @@ class Cluster:
         return any(one.name == name for one in self.raft.membership.members)
 
     async def catch_up(self, alone: bool) -> None:
-        """Return when all is applied that was agreed on before now, and the queues of this node's last run are gone."""
+        """Waits until all is applied that was committed before now, and the exclusive and transient queues of this
+        node's last run are gone."""
         waited: asyncio.Future[None] = self.world.loop.create_future()
 
         def then(applied: Applied) -> None:
@@ -254,11 +256,11 @@ class Cluster:
                 logger.warning("%s", self.why_waiting())
 
     def why_waiting(self) -> str:
-        """What a node that starts cannot go on without, and what an operator can do."""
+        """Returns a text for operators: which nodes a starting node waits for, and what to do if they never return."""
         membership = self.raft.membership
         voters = sorted(one.name for one in membership.voters if not self.is_running(one.name))
         if voters and not self.is_voter and self.me.id in membership.ids:
-            # It was stopped while another one went on, and does not know what has been agreed on since.
+            # This node was stopped while the other went on alone, and does not have what was committed since.
             return (
                 f"this node does not count: when it stopped, {', '.join(voters)} went on without it, and has what was "
                 "agreed on since. Start that node. If it will never return, stop this node's app and see: leveretctl "
@@ -275,23 +277,24 @@ class Cluster:
         return self._is_refused()
 
     def _is_refused(self) -> bool:
-        """Whether all that can be reached, and a majority at that or all there are, say that this node is no member."""
+        """Returns whether this node was removed from the cluster: it has no link, and a majority of the voters, or all
+        other voters, refuse it as no member."""
         refusing = [name for name, text in self.peers.refused_by().items() if NOT_A_MEMBER in text]
         membership = self.raft.membership
         others = [one for one in membership.voters if one.id != self.me.id]
         return not self.connected and (membership.is_majority(len(refusing)) or 0 < len(others) <= len(refusing))
 
     def lead(self) -> None:
-        """A leader's duties."""
+        """Does the duties of a leader."""
         membership = self.raft.membership
         for learner in membership.learners:
-            if learner.name in self.connected and learner.id not in self.surviving.resting:
+            if learner.name in self.connected and learner.id not in self.two_nodes.resting:
                 self._try(Promote(learner.id))
                 break
         now = self.world.loop.time()
         successor = self._successor(now)
         if successor is not None and now >= self.transfer_at:
-            # While it is tried nothing can be proposed, so one that cannot take over must not be asked all the time.
+            # During a transfer nothing can be proposed, so a node that cannot take over must not be asked all the time.
             self.transfer_at = now + TRANSFER_S
             self.raft.transfer(successor)
         for name, since in list(self.consensus.lost_at.items()):
@@ -302,8 +305,8 @@ class Cluster:
             self._go_on_renaming(renaming)
 
     def _successor(self, now: float) -> str | None:
-        """The id of the voter that should lead instead of this one: it sees more, or has a higher priority, or this one
-        serves nobody."""
+        """Returns the id of the voter that should lead instead of this one: it reaches more voters, or has a higher
+        priority, or this node is paused or in maintenance."""
         voters = {member.name: member.id for member in self.raft.membership.voters}
         sights, is_paused = self.shell.sights(), self.shell.is_paused
         away = out_of_service(self.metadata)
@@ -335,8 +338,8 @@ class Cluster:
     # -- Membership ------------------------------------------------------------------------------------------------
 
     async def admit(self, member: Member, replaces: str | None = None, witness: bool = False) -> None:
-        """As the leader: take a member in, or note that it has moved. `replaces`: the id of its former self, which it
-        comes in place of (see `recovering`). Raises `AdminError`, `NotLeader`."""
+        """Adds a member, or updates its address; only the leader can. `replaces`: the id that the same node had before
+        its metadata was damaged, and in whose place it joins (see `repair`). Raises `AdminError`, `NotLeader`."""
         self._lead_or_raise()
         if any(member.id == one.id or member.name in one[:2] for one in renamings(self.metadata)):
             raise TryAgain(f"a node is being renamed: {member.name}")
@@ -365,7 +368,7 @@ class Cluster:
         logger.info("node %s at %s joins the cluster", member.name, member.address)
 
     async def _note_kind(self, name: str, witness: bool) -> None:
-        """Before it is a member, all know whether it is one that keeps queues."""
+        """Records whether a node is a witness, before it becomes a member."""
         is_noted = name in witness_names(self.metadata)
         if witness == is_noted:
             return
@@ -377,7 +380,8 @@ class Cluster:
             raise TryAgain(applied.refused.text)
 
     def _former(self, name: str, namesake: Member | None, replaces: str) -> str:
-        """The id of the member of that name, if it is the one that a node wants to replace, and is gone."""
+        """Returns the id of the member that a node wants to replace, if that member exists and is down. Raises
+        `AdminError`."""
         if namesake is None or replaces not in (UNKNOWN_ID, namesake.id):
             raise AdminError(
                 f"this cluster has no member {name} whose place this node could take: it was removed, or replaced, or "
@@ -388,8 +392,8 @@ class Cluster:
         return namesake.id
 
     async def _expel(self, name: str, by_itself: bool) -> None:
-        """As the leader. Should one die between the two steps, then whoever leads next finds a node that is no member,
-        and queues of it."""
+        """Removes a node from the cluster, with its queues; only the leader can. If the leader dies between the two
+        steps, the node is no member any more and its queues are still there: forgetting it again deletes them."""
         self._lead_or_raise()
         member = self._member(name)
         if member is None and not has_queues(self.metadata, name):
@@ -409,7 +413,7 @@ class Cluster:
         logger.info("node %s was removed from the cluster", name)
 
     async def _drop_labels(self, name: str) -> None:
-        """Nobody has that name any more."""
+        """Deletes the global parameters of a node that was removed."""
         for parameter in self._labels(name):
             await self.change(c.ClearGlobalParameter(parameter))
 
@@ -430,24 +434,24 @@ class Cluster:
         return next((one for one in self.raft.membership.members if one.name == name), None)
 
     async def forget(self, name: str) -> None:
-        """Remove another node, for good, with the queues that only it has."""
+        """Removes another node, for good, with the queues that only it has."""
         if name == self.me.name:
             raise AdminError(f"node {name} cannot forget itself: ask another node, or see: leveretctl help reset")
         await self.at_leader(LEAVE, {"name": name, "by_itself": False})
 
     async def leave(self) -> None:
-        """Have the others remove this node."""
+        """Asks the leader to remove this node, after handing the leadership over."""
         if len(self.raft.membership.members) > 1:
             await self.hand_over()
             await self.at_leader(LEAVE, {"name": self.me.name, "by_itself": True})
 
     async def rename(self, old: str, new: str) -> None:
-        """A node that is stopped will come back under another name."""
+        """Renames a node that is stopped, and will be started under the new name."""
         member = self._member(old)
         try:
             await self.at_leader(RENAME, {"old": old, "new": new})
         except AdminError:
-            # Its answer, or that of the leader before, may have been lost, and not the name.
+            # The renaming may be done although the leader's answer was lost.
             if member is None or not self._is_renamed(member.id, new):
                 raise
 
@@ -457,7 +461,7 @@ class Cluster:
         return is_done and member is not None and member.name == new
 
     async def _rename(self, old: str, new: str) -> None:
-        """As the leader: say that it is to be, which the leader's duties do the rest of."""
+        """Records that a node is to be renamed, as the leader, and waits until its duties (`lead`) have done it."""
         self._lead_or_raise()
         renaming = next((one for one in renamings(self.metadata) if one[:2] == (old, new)), None)
         if renaming is None:
@@ -481,14 +485,14 @@ class Cluster:
         return name in self.connected or bool(self.shell.witnesses(name))
 
     def _go_on_renaming(self, renaming: Renaming) -> None:
-        """One step after the other is agreed on. A command outlives its leader, and what a leader has written may not:
-        so none of them is on its way before what it rests on is sure."""
+        """Takes the next step of a renaming. A step is proposed only after the one it depends on is committed: an entry
+        that a leader has only written can be lost with that leader, while a later command might still be applied."""
         old, new, id_ = renaming
         latest, agreed = self.raft.membership.get(id_), self.raft.log.agreed.membership.get(id_)
         if old in self.renaming or latest != agreed:
             return
         if agreed is not None and agreed.name == new:
-            # It will tell the labels by its new name.
+            # The labels of the old name are deleted: the node sets them again under its new name.
             ends = [*self._labels(old), RENAMING + old]
             self._propose_in_turn(old, [c.RenameNode(old, new), *map(c.ClearGlobalParameter, ends)])
         elif agreed is None or self._is_seen(old) or self.is_member(new):
@@ -497,7 +501,8 @@ class Cluster:
             self._try(Update(agreed._replace(name=new)))
 
     def _propose_in_turn(self, old: str, commands: list[c.Command]) -> None:
-        """Each when the one before is agreed on. If one is not, then the next tick begins anew."""
+        """Proposes commands one after the other, each when the one before is applied. If one is refused, the rest are
+        dropped, and the next tick begins again."""
         self.renaming.add(old)
 
         def then(applied: Applied) -> None:
@@ -508,7 +513,7 @@ class Cluster:
         self.consensus.proposals.propose(commands[0], then)
 
     async def at_leader(self, kind: int, request: dict[str, Any]) -> None:
-        """Do something here, if this node leads, or have the leader do it."""
+        """Handles a request here, if this node leads, or sends it to the leader. Raises `AdminError`."""
         more_s = QUEUE_S * len(self.metadata.queues) if kind == LEAVE else 0.0
         deadline = self.world.loop.time() + self.settings.operation_timeout_ms / 1000 + more_s
         while True:
@@ -520,7 +525,7 @@ class Cluster:
                 raise AdminError(str(answer["error"]))
             if answer.get("ok"):
                 return
-            if self.stopped:  # Nobody waits any more, and the leader will not be known again.
+            if self.stopped:  # A stopped consensus will not learn of a leader again.
                 raise AdminError("this node is stopping")
             left = deadline - self.world.loop.time()
             if not await self.consensus.until_changed(lambda: self.leadership, min(left, RETRY_S)) and left <= 0:
@@ -544,7 +549,7 @@ class Cluster:
             return {}
 
     async def answer(self, kind: int, request: dict[str, Any]) -> dict[str, Any]:
-        """Another node's request to the leader: {"ok": …}, {"error": text}, or {"leader": address | None}."""
+        """Handles a request to the leader, and returns {"ok": …}, {"error": text}, or {"leader": address | None}."""
         try:
             if kind == JOIN:
                 name, address = str(request["name"]), str(request["address"])
@@ -556,14 +561,14 @@ class Cluster:
             if kind == LEAVE:
                 await self._expel(str(request["name"]), bool(request["by_itself"]))
             elif kind == REST:
-                await self.surviving.let_rest(str(request["name"]))
+                await self.two_nodes.let_rest(str(request["name"]))
             elif kind == RENAME:
                 await self._rename(str(request["old"]), str(request["new"]))
             return {"ok": True}
         except NotLeader:
             leader = self.raft.membership.get(self.raft.leader) if self.raft.leader is not None else None
             return {"leader": None if leader is None else leader.address}
-        except TryAgain as error:  # Whoever wants to join asks until it is let in.
+        except TryAgain as error:  # A node that wants to join asks again until it is let in.
             return {} if kind == JOIN else {"error": str(error)}
         except AdminError as error:
             return {"error": str(error)}

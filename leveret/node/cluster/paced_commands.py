@@ -1,8 +1,8 @@
-"""Many commands for one purpose (an import, the end of a vhost), of which clients that do other things notice little.
+"""Paces many commands for one purpose (an import, the deletion of a vhost), so that clients notice little of them.
 
-Each command is applied at every node, and a thousand queues take each of them a third of a second. So a bulk goes in
-small portions, and after each the bulk rests for as long as the portion took: whatever else the nodes have to do gets
-half of their time.
+Each command is applied at every node, and a thousand queues take each node a third of a second. So such a bulk is
+proposed in small portions, and after each portion there is a rest as long as the portion took: all other work of the
+nodes gets half of their time.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Agreeing(Protocol):
 
 
 async def agree(cluster: Agreeing, portion: Sequence[Command], rests: bool = True) -> list[Applied]:
-    """Have the cluster agree on a portion of a bulk, then rest; refusals are in what is returned. `rests`: there may be
-    others who want something of the nodes."""
+    """Has the cluster apply a portion of a bulk, then rests; refusals are in the results. `rests`: False if there are
+    no clients that could notice."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     answers = await asyncio.gather(*map(cluster.change, portion))

@@ -1,17 +1,17 @@
-"""A node that must not serve: its doors shut, its clients sent away, its queues out of everybody's reach.
+"""Pauses a node in a partition: its listeners are closed, its clients disconnected, its queues unavailable.
 
 `leveret.metadata.rules.partition_handling` decides; this module acts, and tells the other nodes. Pausing stops what the
 node does for others, not what it needs to notice that it may go on: links are dialed, Raft's messages pass, leveretctl
 and the management port are answered.
 
-For its clients a paused node is one that was stopped: listeners are closed, connections end with 320
+To its clients a paused node looks like one that was stopped: listeners are closed, connections end with 320
 CONNECTION_FORCED, as in RabbitMQ, which stops its whole application. Its queues stay in memory as they are, so that
 nothing is read from disk again when it resumes.
 
-For the *brokers* of other nodes it is one that is down, though its link may be up: in a partial partition it may well
-see one of the others. Otherwise that one's clients would go on to use queues of a node that has no say. So between two
-brokers there is a session only while neither node is paused, and it must be as clean as a link's: no frame of before a
-pause may arrive after it. Frames of a link arrive in order, hence:
+To the *brokers* of other nodes a paused node is down, though its link may be up: in a partial partition it may be in
+contact with one of the others. Otherwise that one's clients would go on using queues of a node without a majority. So
+between two brokers there is a session only while neither node is paused, and it must be as clean as a link's: no frame
+sent before a pause may arrive after it. Frames of a link arrive in order, hence:
 
     paused node                          peer
     PAUSED n ───────────────────────▶    its broker loses the peer; it sends no more for the broker
@@ -23,8 +23,8 @@ pause may arrive after it. Frames of a link arrive in order, hence:
 A node that links with others while it is paused says PAUSED first. Until that is read, the other's broker takes it for
 a peer, which is what happens with any link that breaks at once.
 
-What happens to a paused node's part in the consensus: nothing. It votes and applies, as far as it is in contact. A
-leader that is paused (in the majority, and yet without the nodes that `pause_if_all_down` names) hands over.
+A pause does not change a node's part in the consensus. It votes and applies, as far as it is in contact. A leader that
+is paused (in the majority, and yet without the nodes that `pause_if_all_down` names) hands the leadership over.
 """
 
 from __future__ import annotations
@@ -48,41 +48,41 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret.cluster")
 
 CLIENTS_S: Final = 5.0  # Time for clients to answer a close, here and in `maintenance`.
-SHUTDOWN: Final = "broker forced connection closure with reason 'shutdown'"  # What RabbitMQ says when it pauses.
+SHUTDOWN: Final = "broker forced connection closure with reason 'shutdown'"  # RabbitMQ's text when it pauses.
 _NUMBER: Final = struct.Struct(">Q")
 PAUSE_FRAMES: Final = frozenset({frame_types.PAUSED, frame_types.PAUSE_SEEN, frame_types.RESUMED})
 
 
 class _Talk:
-    """With one peer, as long as its link lasts."""
+    """The state of pauses between this node and one peer, as long as its link lasts."""
 
     __slots__ = ("is_open", "paused_there", "said", "seen", "owed")
 
     def __init__(self) -> None:
-        self.is_open = False  # Our broker has it for a peer.
-        self.paused_there = False  # It said so.
-        self.said = 0  # The number of the pause that we told it of last,
-        self.seen = 0  # and of the last one that it has answered.
-        self.owed = False  # It takes us for paused.
+        self.is_open = False  # This node's broker takes the peer for up.
+        self.paused_there = False  # The peer said that it is paused.
+        self.said = 0  # The number of the last pause that this node told the peer of.
+        self.seen = 0  # The number of the last pause that the peer has answered.
+        self.owed = False  # The peer takes this node for paused: RESUMED is yet to be sent.
 
 
-class Pausing:
-    """Of one node. Idle until `begin`: before, there are no clients."""
+class PartitionPause:
+    """Pauses and resumes one node. Does nothing until `begin`: before, there are no clients."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.partitions = Partitions(node.settings.node_name, node.settings.partition_handling)
-        self.on_paused: Callable[[], None] = lambda: None  # Shut the doors for clients,
-        self.on_resumed: Callable[[], None] = lambda: None  # and open them again.
+        self.on_paused: Callable[[], None] = lambda: None  # Closes the listeners for clients.
+        self.on_resumed: Callable[[], None] = lambda: None  # Opens the listeners for clients again.
         self.active = False
         self.resumed_ms: int | None = None
         self._talks: dict[str, _Talk] = {}
         self._known: Membership | None = None
         self._numbers = 0
-        self._contact = 0  # How often it was lost, so that what was asked for before does not count.
+        self._contact = 0  # Counts pauses and resumptions, so that an answer to a question from before is ignored.
         self._asking = False
         self._caught_up = False
-        self._hoping = False  # It may be seen soon that the node which is missing is dead.
+        self._hoping = False  # No pause yet: it may soon be proved that the missing node is dead.
 
     @property
     def paused(self) -> bool:
@@ -93,34 +93,34 @@ class Pausing:
         return self.partitions.handling
 
     def begin(self) -> None:
-        """The node has caught up, and is about to serve."""
+        """Called when the node has caught up, and is about to serve clients."""
         self.active = True
         self.tell_meaning()
         self.on_setting()
         self.look()
 
     def end(self) -> None:
-        """It stops, and whom it still sees matters no more."""
+        """Called when the node stops: it does not pause any more, whatever links are lost."""
         self.active = False
 
     def is_paused(self, peer: str) -> bool:
-        """Whether that node, or this one, is known to be paused."""
+        """Returns whether that node (which may be this one) is known to be paused."""
         if peer == self.partitions.me:
             return self.paused
         talk = self._talks.get(peer)
         return talk is not None and talk.paused_there
 
-    # -- What is chosen ------------------------------------------------------------------------------------------
+    # -- The setting ---------------------------------------------------------------------------------------------
 
     def on_setting(self) -> None:
-        """The cluster's parameter may have changed; without one, what the configuration says holds."""
+        """Reads the cluster's parameter, which may have changed; without one, the node's configuration holds."""
         parameters, handling = self.node.metadata.global_parameters, self.node.settings.partition_handling
         if partition_handling.PARAMETER in parameters:
             try:
                 handling = partition_handling.from_json(parameters[partition_handling.PARAMETER])
             except (
                 partition_handling.BadHandling
-            ) as error:  # Of another version of this broker: the fold refuses it here.
+            ) as error:  # Set by another version of Leveret: this version refuses the command.
                 logger.error("%s: %s; the configuration holds: %s", partition_handling.PARAMETER, error, handling)
         self.node.broker.partition_handling = handling
         if handling == self.partitions.handling:
@@ -134,7 +134,7 @@ class Pausing:
         if self.handling.strategy is Strategy.AUTOUPGRADE:
             logger.warning("cluster_partition_handling = autoupgrade is taken for autoheal")
 
-    # -- Who is in sight -----------------------------------------------------------------------------------------
+    # -- Links to other nodes ------------------------------------------------------------------------------------
 
     def on_up(self, peer: str, has_broker: bool = True) -> None:
         self.partitions.on_up(peer)
@@ -149,7 +149,7 @@ class Pausing:
         self.look()
 
     def on_down(self, peer: str, reason: str) -> None:
-        """Pauses, if need be, before anybody concludes something from the loss."""
+        """Pauses, if need be, before the broker learns of the loss."""
         silent = reason.startswith(SILENCE)
         self.partitions.on_down(peer, reason, silent, self.node.world.wall_ms())
         self.look()
@@ -158,26 +158,26 @@ class Pausing:
             self._close(peer, talk)
 
     def part_with(self, peer: str) -> None:
-        """It turns out to be a witness, which has no broker."""
+        """Ends the broker's session with a peer that turns out to be a witness, which has no broker."""
         talk = self._talks.pop(peer, None)
         if talk is not None:
             self._close(peer, talk)
 
     def tick(self) -> None:
-        """Every few milliseconds."""
+        """Called every few milliseconds."""
         if self.node.cluster.raft.membership is not self._known or self._hoping:
             self.look()
         if self.paused:
-            self.node.broker.opened_ms = self.node.broker.now_ms  # Queues that nobody could use are not unused.
+            self.node.broker.opened_ms = self.node.broker.now_ms  # x-expires does not count while nobody could use it.
 
     def look(self) -> None:
-        """Pause or resume, if it is time to."""
+        """Pauses or resumes, if it is time to."""
         self._refresh_members()
         if not self.active:
             return
         seen = self.partitions
-        # Mirrors hand out nothing meanwhile, and nothing is confirmed: see `surviving`.
-        self._hoping = not seen.paused and seen.must_pause() is not None and self.node.cluster.surviving.is_hopeful()
+        # Meanwhile mirrored queues deliver nothing, and nothing is confirmed: see `two_nodes`.
+        self._hoping = not seen.paused and seen.must_pause() is not None and self.node.cluster.two_nodes.is_hopeful()
         if self._hoping:
             return
         if seen.must_pause() is not None and self._caught_up:
@@ -199,7 +199,8 @@ class Pausing:
             self.partitions.set_members(names, voters, self.node.world.wall_ms())
 
     def _catch_up(self) -> None:
-        """Learn what was agreed on meanwhile, before clients are let in: all of it, up to a command of now."""
+        """Proposes a command that changes nothing: once it is applied, so is all that was committed during the pause,
+        and clients may be let in."""
         if self._asking:
             return
         self._asking, contact = True, self._contact
@@ -209,14 +210,14 @@ class Pausing:
             self._caught_up = contact == self._contact
             self.look()
 
-        self.node.cluster.propose(NodeStarted(""), then, patient=True)  # Of no node: it changes nothing.
+        self.node.cluster.propose(NodeStarted(""), then, patient=True)  # No node has that name: it changes nothing.
 
     # -- Pausing and resuming ------------------------------------------------------------------------------------
 
     def _pause(self) -> None:
         node = self.node
         logger.warning("Cluster minority/secondary status detected - awaiting recovery: %s", self.partitions.reason)
-        node.cluster.surviving.say()
+        node.cluster.two_nodes.say()
         self._numbers += 1
         self._contact += 1
         self._caught_up = False
@@ -225,7 +226,7 @@ class Pausing:
             if client.connection in node.broker.connections:
                 client.connection.close(ReplyCode.CONNECTION_FORCED, SHUTDOWN)
             else:
-                client.transport.abort()  # It was about to log in.
+                client.transport.abort()  # It has not logged in yet.
         node.broker.mirrors.on_majority(False)
         for peer, talk in self._talks.items():
             self._close(peer, talk)
@@ -257,7 +258,7 @@ class Pausing:
         self.node.peers.send(peer, frame_types.PAUSED, _NUMBER.pack(self._numbers))
 
     def _say_resumed(self, peer: str, talk: _Talk) -> None:
-        """Once nothing of before the pause can be on its way here any more."""
+        """Sends RESUMED, once no frame sent before the pause can be on its way here any more."""
         if talk.owed and talk.seen == talk.said and not self.paused:
             talk.owed = False
             self.node.peers.send(peer, frame_types.RESUMED, b"")
@@ -274,7 +275,8 @@ class Pausing:
             self.node.broker.on_peer_down(peer)
 
     def admits(self, peer: str, kind: int, payload: bytes) -> bool:
-        """Whether a frame is the broker's. Raises struct.error, which ends the session, for one that makes no sense."""
+        """Handles the frames about pauses, and returns whether another frame is for the broker. Raises struct.error,
+        which ends the session, for a malformed frame."""
         talk = self._talks.get(peer)
         if talk is None:
             return False
@@ -296,4 +298,4 @@ class Pausing:
         return False
 
 
-SILENCE: Final = "nothing was heard"  # How the detector begins its reason.
+SILENCE: Final = "nothing was heard"  # The beginning of the failure detector's reason.

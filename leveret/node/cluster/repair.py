@@ -1,23 +1,23 @@
-"""Getting a node on its feet whose files are damaged, from what the other nodes have.
+"""Repairs a node whose files are damaged, with the help of the other nodes.
 
 A node that finds damage at its start refuses to run and says where it is. `leveret recover DIR` then does what can be
 done without losing what is still good, and nothing is deleted: whatever is replaced lies in DIR/damaged/N afterwards.
 
 **Messages.** The log is taken up without the damaged blocks (`leveret.storage.check`). A mirrored queue that lost some
-is known to its ring by another disk number from then on, so that it counts as in sync no longer and is filled by its
-master. What only this node had is lost, and named. Why a start does not do that by itself, even where all of it is in
-mirrored queues: a disk that has begun to rot is an operator's business, and the damaged bytes would be gone.
+gets another disk id, so that its copy here is no longer in sync and is filled by its master. Messages that only this
+node had are lost, and named. A start does not do that by itself, even where all of them are in mirrored queues: an
+operator has to know of a disk that begins to fail, and the damaged bytes would be gone.
 
-**Metadata.** Its log is what this node has promised to the others: how it voted, which entries it has counted for. With
-any of that in doubt it must not go on as the voter it was, for it could vote twice in a term, or let an entry that was
-committed with its help be forgotten. Hence the whole folder is set aside, the identity with it, and the node is
-*another voter*: at its next start it asks the members to take it in **in place of** its former self. A majority of
-those who remain agrees on a membership without the old id, and with the new one as a learner, which counts only when it
-has caught up. To Raft that is what `forget_cluster_node` and a join are. What differs is that the name stays a
-member's, so that no queue is given up: the messages in this folder, whose numbers the cluster never gives to other
-queues, are there for the queues they belong to. Mirrored queues treat the copies as new ones, since a copy is known by
-its node's id, and fill them before they count. Of a queue of which no other copy was in sync nobody leads then, until
-an operator says who (`leveretctl promote_queue`).
+**Metadata.** The consensus log holds what this node has promised to the others: how it voted, and which entries it has
+stored. With any of that in doubt it must not go on as the same voter, for it could vote twice in a term, or let an
+entry that was committed with its help be forgotten. Hence the whole folder is set aside, the identity with it, and the
+node is *another voter*: at its next start it asks the members to let it join **in place of** its former self. A
+majority of the others agrees on a membership without the old id, and with the new one as a learner, which gets a vote
+only when it has caught up. To Raft that is the same as `forget_cluster_node` and a join. The difference is that the
+name stays a member's, so that no queue is deleted: the messages in this folder, whose queue numbers the cluster never
+gives to other queues, are there for the queues they belong to. Mirrored queues treat the copies as new ones, since a
+copy is known by its node's id, and fill them before they are in sync. A queue of which no other copy was in sync has no
+master then, until an operator names one (`leveretctl promote_queue`).
 
 That the cluster is the one the folder belongs to is known by the former id: the leader agrees only if it has a member
 of that name and id. Where the identity itself cannot be read, the name must do.
@@ -61,11 +61,12 @@ ASIDE: Final = "damaged"
 _PIECE_BYTES: Final = 4 << 20
 
 
-# -- What is wrong ---------------------------------------------------------------------------------------------------
+# -- Finding damage --------------------------------------------------------------------------------------------------
 
 
 def check_metadata(disk: Disk) -> str | None:
-    """Where it is damaged; None: it is sound. As a start does, this cuts off a batch that was never finished."""
+    """Returns where the metadata are damaged, None if they are not. Like a start, this cuts off a batch that was never
+    finished."""
     try:
         names = disk.names(METADATA)
         if "identity" not in names and any(name.startswith(("log-", "snapshot-")) for name in names):
@@ -79,8 +80,9 @@ def check_metadata(disk: Disk) -> str | None:
 
 
 def find_queues(disk: Disk) -> list[QueueSpec]:
-    """Those that the log knows by numbers, as far as the metadata can be read. Entries count here that may not be
-    agreed on: people are told names, and a copy that is thought damaged and never was is filled by its ring."""
+    """Returns the queues, which the message log knows by numbers only, as far as the metadata can be read. Entries that
+    may not be committed are applied too: that does no harm, for the names are only shown to people, and a copy that is
+    wrongly taken for damaged is filled by its master."""
     try:
         recovered = ConsensusLog(disk, METADATA).recover()
     except ConsensusLogDamaged:
@@ -111,7 +113,7 @@ def describe(damage: Damage, names: dict[int, str]) -> str:
 
 
 def recover_messages(disk: Disk, queues: list[QueueSpec]) -> tuple[Report, str]:
-    """Go on without what is damaged. What was dropped, and where the files are now that it was in."""
+    """Drops the damaged blocks. Returns what was dropped, and the folder with copies of the files it was in."""
     found = check(disk, MESSAGES)
     if found.good:
         return found, ""
@@ -137,7 +139,7 @@ def _copy(disk: Disk, source: str, target: str) -> None:
 
 
 def find_members(disk: Disk) -> Membership:
-    """The last that is readable of all memberships in the damaged files; possibly none."""
+    """Returns the newest readable membership in the damaged files; an empty one if there is none."""
     newest, index = Membership(), -1
     for name in disk.names(METADATA):
         kind, _, number = name.partition("-")
@@ -174,12 +176,13 @@ def old_identity(disk: Disk) -> str | None:
 
 
 def others_of(membership: Membership, own: str | None) -> list[str]:
-    """Addresses of the other members. If it is not known who this node was, its own is among them, and does no harm."""
+    """Returns the addresses of the other members. If this node's id is not known, its own address is among them, which
+    does no harm."""
     return [member.address for member in membership.members if member.id != own]
 
 
 def set_metadata_aside(disk: Disk) -> str:
-    """Where it is now. The identity goes first: see above."""
+    """Moves the metadata to another folder, and returns that folder. The identity is moved first: see above."""
     aside = _new_folder(disk)
     target = f"{aside}/{METADATA}"
     disk.make_folder(target)
@@ -202,11 +205,11 @@ def _new_folder(disk: Disk) -> str:
     return folder
 
 
-# -- What is told ----------------------------------------------------------------------------------------------------
+# -- Text for operators ----------------------------------------------------------------------------------------------
 
 
 def refusal(folder: str, error: LogDamaged | ConsensusLogDamaged) -> str:
-    """Why a node does not start, in words an operator can act upon."""
+    """Returns why a node does not start, in words an operator can act upon."""
     advice = f"Run: leveret recover {folder}"
     if isinstance(error, ConsensusLogDamaged):
         return f"its metadata is damaged: {error}\n{advice}"

@@ -37,15 +37,16 @@ ABSENT_S: Final = 2.0  # How long a node without a link is waited for.
 RETRY_S: Final = 0.05
 
 
-class Transient:
-    """Whether this node knows what is not durable: since it is sure that its metadata has nothing else."""
+class TransientExchanges:
+    """Decides at a node's start whether non-durable exchanges are kept. `is_known`: that is decided, and the metadata
+    has only those that exist."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.is_known = False
 
     async def settle(self) -> None:
-        """Before the node serves clients, and after it has caught up with the metadata."""
+        """Decides it. Called after the node has caught up with the metadata, and before it serves clients."""
         cluster = self.node.cluster
         deadline = self.node.loop.time() + ABSENT_S
         while not cluster.stopped and self._exchanges() and not await self._is_known_elsewhere():

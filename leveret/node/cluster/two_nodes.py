@@ -1,38 +1,39 @@
-"""Two nodes: how the one that is left goes on.
+"""A cluster of two nodes: how one goes on when the other is down.
 
-A majority of two is two. With three nodes or more, whoever is left after a loss is a majority, and nothing of this
-module is used. Of two voters the one that is left counts alone, until the other is back, in these cases:
+A majority of two is two. With three nodes or more, the nodes that are left after a loss are a majority, and nothing of
+this module is used. Of two voters the one that is left becomes the only voter, until the other is back, in these cases:
 
-**Stopped in order.** Before it goes, a node asks the leader to make it a learner (`REST`), and waits until it has that
-in its own log. So it knows at its next start that it does not count, and waits for the other one.
+**Controlled stop.** Before it stops, a node asks the leader to make it a learner (`REST`), and waits until it has that
+in its own log. So it knows at its next start that it has no vote, and waits for the other one.
 
-**The leader is left.** It makes the other one a learner, in the moment the link is lost or an election's time of
-silence is over, and needs no proof: see "Two voters" in `cluster.raft.core`. The other one, should it live, pauses. It
-cannot be elected without the leader's vote.
+**The leader is left.** It makes the other one a learner as soon as the link is lost, or nothing was heard for the
+election timeout, and needs no proof: see "Two voters" in `leveret.raft.core`. The other one, if it still runs, pauses.
+It cannot be elected without the leader's vote.
 
-**The follower is left, and sees that the leader is dead.** On one machine the lock of the other's data folder is proof:
-the kernel gives it to this process only when the other one has ended. While this process has the lock, the other cannot
-start; meanwhile it reads the other's log, to see that the other has not gone on alone before it died, and takes over
-what that log has beyond its own. It gives the lock back when the new membership is on its own disk. Where the lock is,
-nodes tell each other when they meet (`SIGNS_OF_LIFE`), and a lock counts only if it was seen to be held while its node
-was known to live: what can be seen in that way is on the same machine and in the same file system, whatever containers
-are between.
+**The follower is left, and can prove that the leader is dead.** On one machine the lock of the other's data folder is
+proof: the kernel gives it to this process only when the other one has ended. While this process has the lock, the other
+cannot start; meanwhile it reads the other's log, to see that the other has not gone on alone before it died, and takes
+over the entries that log has beyond its own. It releases the lock when the new membership is on its own disk. Nodes
+tell each other where their lock is when they link (`SIGNS_OF_LIFE`), and a lock counts only if it was seen to be held
+while its node was known to run: a lock that can be seen in that way is on the same machine and in the same file system,
+whatever containers are between.
 
 **The follower is left, and nobody listens at the leader's cluster port.** That the host refuses connections there
 proves that the process has ended, *if* it is the host that answers and not something in between (a firewall that
 rejects, a proxy, a published port of a container). Only an operator knows: `cluster.refused_connection_is_proof`. It
-does not show what the other one agreed on before it ended. So it is proof only because a leader that was told, by the
-same frame, that the other one trusts refusals does not go on without proof of its own, and because this node has caught
-up since it was started: nobody can have agreed on anything without it, for it listened all the time.
+does not show what the other one committed before it ended. So it is proof only for two reasons: a leader that was told,
+by the same frame, that the other one trusts refusals does not go on without proof of its own; and this node has caught
+up since it was started, and listened all the time, so nothing can have been committed without it.
 
-**Nothing of that.** The node waits, as `partitions` says, tells what it waits for (`waiting_for`), and goes on when the
-other one is back, or an operator says so (`go_on_alone`). That takes the other one out of the cluster, as `force_boot`
-does: for nobody knows what it has agreed on meanwhile, and its log must not be mixed with this one's.
+**None of these.** The node waits, as `leveret.metadata.rules.partition_handling` says, tells what it waits for
+(`waiting_for`), and goes on when the other one is back, or an operator says so (`go_on_alone`). That removes the other
+one from the cluster, as `force_boot` does: nobody knows what it has committed meanwhile, and its log must not be mixed
+with this one's.
 
-A node that is about to find out does not pause for `HOPE_S`: see `is_hopeful`. It confirms nothing meanwhile, nor hands
-anything out.
+A node that may soon have a proof does not pause for `HOPE_S`: see `is_hopeful`. Meanwhile it confirms nothing and
+delivers nothing.
 
-Whoever was made a learner becomes a voter again like anybody who joins: when it is back and has caught up.
+A node that was made a learner becomes a voter again like any node that joins: when it is back and has caught up.
 """
 
 from __future__ import annotations
@@ -58,28 +59,28 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret.cluster")
 
 HOPE_S: Final = 1.0
-REST_S: Final = 3.0  # That a node that stops gives the other one to agree.
+REST_S: Final = 3.0  # How long a node that stops waits to be made a learner.
 SIGNS_BYTES_MAX: Final = 8_192
 
 
-class Surviving:
+class TwoNodes:
     """Decides whether one of two nodes goes on without the other."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.has_served = False  # In this run: it has caught up since it was started.
-        self.lost_at: dict[str, float] = {}  # By member's id.
-        # What the other one said in the session that there is, or was the last: by its id.
+        self.has_served = False  # This node has caught up since it was started.
+        self.lost_at: dict[str, float] = {}  # When the link was lost, by the member's id.
+        # Both are what a member said in the present session, or in the last one, by its id.
         self.trusts: dict[str, bool] = {}  # Whether it takes a refused connection for a proof.
         self.places: dict[str, Place] = {}  # Where the lock of its data folder was seen to be held.
         self.taken: Inherited | None = None  # The data folder of the dead node, while it is locked here.
-        self.is_succeeding = False  # The folder is unlocked once this node is the only voter on its own disk.
+        self.is_succeeding = False  # The folder is unlocked once it is on this node's disk that it is the only voter.
         self.resting: set[str] = set()  # Ids of learners that are about to stop, and must not become voters again now.
-        self.doubt = ""  # Why a proof did not do.
+        self.doubt = ""  # Why this node does not go on although the other one is proved dead.
         self.last_other: Member | None = None
-        self.has_said = False  # That it waits for the other one, in the log.
+        self.has_said = False  # The log says that this node waits for the other one.
 
-    # -- Who there is --------------------------------------------------------------------------------------------
+    # -- The other node ------------------------------------------------------------------------------------------
 
     @property
     def other(self) -> Member | None:
@@ -91,18 +92,18 @@ class Surviving:
 
     @property
     def is_pair(self) -> bool:
-        """Whether the cluster has two nodes, and no witness."""
+        """True if the cluster has two nodes, and no witness."""
         return len(self.cluster.raft.membership.members) == 2 and not witness_names(self.cluster.metadata)
 
     @property
     def missing(self) -> Member | None:
-        """The other one of two, if there is no link to it."""
+        """The other voter of two, if there is no link to it."""
         other = self.other
         is_linked = other is not None and other.id not in self.lost_at and other.name in self.cluster.connected
         return None if is_linked else other
 
     def is_hopeful(self) -> bool:
-        """Whether the other one was lost just now, and it may be seen soon what became of it."""
+        """Returns whether the other one was lost less than `HOPE_S` ago, and this node may prove that it is dead."""
         missing = self.missing
         if missing is None or missing.id not in self.lost_at or self.doubt:
             return False
@@ -110,7 +111,8 @@ class Surviving:
         return can_know and self.cluster.world.loop.time() - self.lost_at[missing.id] < HOPE_S
 
     def waiting_for(self) -> dict[str, Any] | None:
-        """For people: whom this node needs to go on, and what to do if that one does not return."""
+        """Returns, for operators, which nodes this one needs to go on, and what to do if they do not return; None if it
+        has a majority."""
         cluster, missing = self.cluster, self.missing
         if cluster.consensus.has_majority_without("" if missing is None else missing.name):
             return None
@@ -126,14 +128,14 @@ class Surviving:
         return told
 
     def advice(self) -> str:
-        """For somebody who is refused for lack of a majority, in the few words that AMQP has room for."""
+        """Returns a text for a client that is refused for lack of a majority, short enough for AMQP's reply-text."""
         waiting = self.waiting_for()
         if waiting is None or waiting["command"] is None:
             return WAIT
         return f"To go on without {waiting['nodes'][0]}: {waiting['command']}; what that costs: cluster_status"
 
     def say(self) -> None:
-        """In the log, once: for whom this node waits, and what to do if that one does not return."""
+        """Logs once which node this one waits for, and what to do if that one does not return."""
         waiting = self.waiting_for()
         if self.has_said or waiting is None or waiting["command"] is None:
             return
@@ -160,7 +162,7 @@ class Surviving:
         cluster.peers.send(name, SIGNS_OF_LIFE, json.dumps(signs).encode())
 
     def on_signs(self, name: str, payload: bytes) -> None:
-        """Raises `BadFrame`."""
+        """Handles SIGNS_OF_LIFE. Raises `BadFrame`."""
         member_id = self.cluster.connected.get(name)
         if member_id is None:
             return
@@ -178,7 +180,7 @@ class Surviving:
         self.cluster.raft.dismissable = frozenset(one for one, trusts in self.trusts.items() if not trusts)
 
     def on_losing(self, name: str) -> None:
-        """A link is lost, and nobody has concluded anything from that yet."""
+        """Called when a link is lost, before the consensus and the broker learn of it."""
         member_id = self.cluster.connected.get(name)
         if member_id is not None:
             self.resting.discard(member_id)
@@ -209,7 +211,7 @@ class Surviving:
                 self._read(missing, self.taken)
 
     def _tell(self) -> None:
-        """Whether this node counts alone, in the log."""
+        """Logs when this node has become the only voter."""
         before, self.last_other = self.last_other, self.other
         voters = self.cluster.raft.membership.voters
         if before is not None and self.last_other is None and [one.id for one in voters] == [self.cluster.me.id]:
@@ -233,7 +235,7 @@ class Surviving:
         self.cluster.consensus.keeper.submit(lambda: found.append(read_remains(taken.disk, dead.id)), then)
 
     def on_nobody_listens(self, name: str) -> None:
-        """The host of a node says that nobody listens at its cluster port."""
+        """Called when the host of a node refuses a connection to its cluster port."""
         missing = self.missing
         trusts = self.cluster.settings.trusts_refusals and self.has_served
         if missing is None or missing.name != name or missing.id not in self.lost_at or not trusts:
@@ -253,7 +255,7 @@ class Surviving:
         self.cluster.consensus.drive()
 
     def _give_up(self, dead: Member, why: str) -> None:
-        """The other one is dead, and this node must not go on all the same."""
+        """Records why this node must not go on although the other one is dead."""
         self.doubt = f"node {dead.name} has ended, but {why}"
         logger.error("%s. This node waits for it", self.doubt)
         self.places.pop(dead.id, None)
@@ -264,10 +266,10 @@ class Surviving:
         if taken is not None:
             taken.release()
 
-    # -- In order ------------------------------------------------------------------------------------------------
+    # -- Controlled stop -----------------------------------------------------------------------------------------
 
     async def rest(self) -> None:
-        """Before a controlled stop: have the other one count alone."""
+        """Asks, before a controlled stop, that the other node become the only voter."""
         cluster = self.cluster
         other = self.other
         if other is None or other.name not in cluster.connected or not self.has_served:
@@ -287,7 +289,8 @@ class Surviving:
             logger.warning("this node stops, and still counts: %s", error)
 
     async def let_rest(self, name: str) -> None:
-        """As the leader: a voter of two stops. Raises `AdminError`, `NotLeader`."""
+        """Makes one of two voters, which is about to stop, a learner; only the leader can. Raises `AdminError`,
+        `NotLeader`."""
         cluster = self.cluster
         if not cluster.raft.is_leader:
             raise NotLeader(cluster.raft.leader)
@@ -301,10 +304,10 @@ class Surviving:
         await cluster.change_membership(Demote(other.id))
         logger.info("node %s stops: the other one counts alone until it is back", name)
 
-    # -- By an operator's word -----------------------------------------------------------------------------------
+    # -- By an operator's command --------------------------------------------------------------------------------
 
     async def go_on_alone(self) -> str:
-        """Without the other one, for good; its name. Raises `AdminError`."""
+        """Removes the other node from the cluster, for good, and returns its name. Raises `AdminError`."""
         cluster = self.cluster
         if cluster.has_majority:
             raise AdminError("this node is in contact with a majority of the cluster's nodes, and goes on as it is")
@@ -331,7 +334,7 @@ class Surviving:
 
 
 class Untouched:
-    """A disk that is only read, whatever its reader would like to tidy up."""
+    """A disk that is only read: writes, renames and deletions do nothing."""
 
     def __init__(self, disk: Disk) -> None:
         self.names, self.size, self.read = disk.names, disk.size, disk.read
@@ -347,7 +350,7 @@ class Untouched:
 
 
 def read_remains(disk: Disk, member_id: str) -> Remains:
-    """Raises `AdminError`, and what damaged files raise."""
+    """Reads the consensus log of a dead node. Raises `AdminError`, and what damaged files raise."""
     if read_identity(disk, METADATA) != member_id:
         raise AdminError("its folder is another node's by now")
     recovered = ConsensusLog(Untouched(disk), METADATA).recover()
@@ -355,7 +358,7 @@ def read_remains(disk: Disk, member_id: str) -> Remains:
 
 
 def _read_signs(payload: bytes) -> tuple[bool, Place | None]:
-    """Raises `BadFrame`."""
+    """Returns whether a node trusts refused connections, and where its lock is. Raises `BadFrame`."""
     if len(payload) > SIGNS_BYTES_MAX:
         raise BadFrame(f"signs of life in {len(payload)} bytes")
     try:

@@ -1,14 +1,14 @@
 """`leveret witness`: the third voter of a cluster whose queues are on two nodes.
 
-A witness takes part in the consensus and in nothing else: it has no broker, no doors for clients, no queues. Its folder
-holds the log of commands and a snapshot, as any member's does; whatever is agreed on is on the disks of two of three,
-of which it may be one. With it, the loss of any one of the three leaves a majority, and nothing has to be proved.
+A witness takes part in the consensus and in nothing else: it has no broker, no listeners for clients, no queues. Its
+folder holds the log of commands and a snapshot, as any member's does; a committed entry is on the disks of two of the
+three, of which the witness may be one. With it, the loss of any one of the three leaves a majority.
 
-It can win an election: after a leader is lost, it may be the only one that has what that leader had agreed on with it.
-Then it brings the node that is left up to date, which is what a Raft leader does first, and hands over.
+It can win an election: after a leader is lost, it may be the only one that has the entries committed by that leader and
+itself. Then it brings the node that is left up to date, which is what a Raft leader does first, and hands over.
 
-It is started, joined and forgotten like a node (`WITNESS_FILE` keeps its folder from being taken for one), and told
-apart everywhere: see `leveret.metadata.model.witnesses`.
+It is started, joined and forgotten like a node. `WITNESS_FILE` keeps its folder from being used by a node, and
+`leveret.metadata.model.witnesses` says which members are witnesses.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from leveret.node.system.data_folder import (
     read_note,
     write_note,
 )
-from leveret.node.system.environment import Reality, Surroundings
+from leveret.node.system.environment import Environment, RealEnvironment
 from leveret.raft import Member
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class NoStart(Exception):
 
 
 class WitnessCluster(Cluster):
-    """A member that would rather not lead."""
+    """A member that hands the leadership over whenever a node can take it."""
 
     def _successor(self, now: float) -> str | None:
         others = witness_names(self.metadata) | {self.me.name}
@@ -80,22 +80,22 @@ class WitnessCluster(Cluster):
 class Witness(consensus.Shell):
     """The process: links to the members, and its part in the consensus."""
 
-    def __init__(self, settings: Settings, world: Surroundings, cookie: bytes) -> None:
+    def __init__(self, settings: Settings, world: Environment, cookie: bytes) -> None:
         self.settings = settings
         self.world = world
         self.loop: asyncio.AbstractEventLoop = world.loop
         self.cookie = cookie
         self.cluster: WitnessCluster | None = None
-        self.counts = False  # It is a voter.
+        self.counts = False  # It is a voter, and in contact with a majority.
         self.fatal: str | None = None
         self.stopped: asyncio.Future[None] = self.loop.create_future()
         self.peers: Peers
         self._calls: set[asyncio.Task[None]] = set()
 
-    # -- Its life ------------------------------------------------------------------------------------------------
+    # -- Starting and stopping -----------------------------------------------------------------------------------
 
     async def start(self) -> int:
-        """Until it counts; its port. Raises `NoStart`, `AdminError`."""
+        """Waits until the witness has a vote and a majority, and returns its port. Raises `NoStart`, `AdminError`."""
         settings, disk = self.settings, self.world.disk
         uuid = load_identity(disk, METADATA, self.world.random_bytes(16).hex())
         options = PeersOptions(
@@ -191,16 +191,16 @@ class Witness(consensus.Shell):
         if not self.stopped.done():
             self.stopped.set_result(None)
 
-    # -- What the consensus tells --------------------------------------------------------------------------------
+    # -- Calls of the consensus ----------------------------------------------------------------------------------
 
     def on_applied(self, applied: Any) -> None:
-        """Nothing is built on it here."""
+        """Does nothing: a witness has no broker that follows the metadata."""
 
     def on_replaced(self, events: Any) -> None:
-        """The same."""
+        """Does nothing, for the same reason."""
 
     def on_cluster_tick(self) -> None:
-        """Nothing is done in time but what the consensus does."""
+        """Does nothing: a witness has no periodic work beside the consensus."""
 
     def on_fatal(self, text: str) -> None:
         logger.critical("%s", text)
@@ -224,14 +224,14 @@ class Witness(consensus.Shell):
 
     def on_down(self, peer: str, reason: str) -> None:
         if self.cluster is not None:
-            self.cluster.surviving.on_losing(peer)
+            self.cluster.two_nodes.on_losing(peer)
             self.cluster.on_down(peer)
 
     def on_drained(self, peer: str) -> None:
-        """Whoever sends here waits for nothing."""
+        """Does nothing: a witness never waits for a link to keep up."""
 
     def on_frame(self, peer: str, kind: int, payload: bytes) -> None:
-        """Frames of brokers are for nodes that have one."""
+        """Handles frames of the consensus, and drops those of brokers."""
         if self.cluster is not None and kind in CONSENSUS_FRAMES:
             self.cluster.on_frame(peer, kind, payload)
 
@@ -281,7 +281,7 @@ class Witness(consensus.Shell):
 
 
 def run(settings: Settings) -> int:
-    """Until a signal; the exit code."""
+    """Runs a witness until a signal ends it, and returns the exit code."""
     try:
         logs.set_up(settings)
         os.makedirs(settings.data_dir, mode=0o750, exist_ok=True)
@@ -305,7 +305,7 @@ async def serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     logger.info("Leveret %s, witness %s, data in %s", __version__, settings.node_name, settings.data_dir)
     cookie = find_cookie(settings.data_dir, settings.cookie_file, settings.cookie)
-    witness = Witness(settings, Reality(loop, settings.data_dir), cookie)
+    witness = Witness(settings, RealEnvironment(loop, settings.data_dir), cookie)
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, witness.request_stop)
     starting = loop.create_task(witness.start())

@@ -173,7 +173,7 @@ class Settings:
     silence_ms: int = 4_000  # RabbitMQ's net_ticktime, whose 60 s would leave clients waiting for a node long dead
     operation_timeout_ms: int = 10_000  # a change of metadata that found no majority until then fails
 
-    trusts_refusals: bool = False  # A refused connection proves that a node does not run: see `node.surviving`.
+    trusts_refusals: bool = False  # A refused connection proves that a node does not run: see `two_nodes`.
 
     # Partitions, until leveretctl says otherwise
     partition_handling: PartitionHandling = field(default_factory=PartitionHandling)

@@ -1,8 +1,8 @@
-"""A node's data folder: what lies where, and that only one process works in it.
+"""A node's data folder: the names of its files, and the lock that lets only one process use it.
 
-The lock of the folder is the kernel's, and ends with the process that has it, however that ends. So for another process
-on the same machine it tells for certain whether the node lives: see `surviving`. A node tells others where its lock is
-(`Place`); whether they can see that lock, they find out by looking while the node lives.
+The lock of the folder is the kernel's, and ends with the process that has it, however that ends. So another process on
+the same machine can tell for certain whether the node runs: see `leveret.node.cluster.two_nodes`. A node tells others
+where its lock is (`Place`); they find out whether they can see that lock by testing it while the node runs.
 """
 
 from __future__ import annotations

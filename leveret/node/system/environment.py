@@ -1,8 +1,8 @@
 """All of the outside world that a node touches, in one place.
 
 A node reads clocks, draws random numbers, writes files, opens sockets and hands work to threads. It does so only
-through its `Surroundings`, so that the simulation can be the world: with a clock that jumps, a disk that forgets what
-was not synced, a network that parts. `Reality` is the one that people run.
+through its `Environment`, so that the simulation can be the world: with a clock that jumps, a disk that forgets what
+was not synced, a network that parts. `RealEnvironment` is the one that people run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Inherited(Protocol):
     def release(self) -> None: ...
 
 
-class Surroundings(Protocol):
+class Environment(Protocol):
     """The world of one node."""
 
     loop: asyncio.AbstractEventLoop
@@ -90,7 +90,7 @@ class Surroundings(Protocol):
         """The node is over: let go of files."""
 
 
-class Reality:
+class RealEnvironment:
     """The real world."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, data_dir: str, files: FileDisk | None = None) -> None:

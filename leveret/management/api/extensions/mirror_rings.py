@@ -76,7 +76,7 @@ class RingHandlers(OwnPathHandlers):
             "cluster_name": self.node.metadata.global_parameters.get("cluster_name") or me,
             "leader": cluster.leader,
             "has_majority": cluster.has_majority,
-            "waiting_for": cluster.surviving.waiting_for(),
+            "waiting_for": cluster.two_nodes.waiting_for(),
             "members": [
                 {
                     "name": one.name,

@@ -75,7 +75,7 @@ def local(control: Control) -> dict[str, Any]:
             {"node": name, "since_ms": loss.since_ms, "reason": loss.reason, "silent": loss.silent}
             for name, loss in sorted(seen.lost.items())
         ],
-        "waiting_for": node.cluster.surviving.waiting_for(),
+        "waiting_for": node.cluster.two_nodes.waiting_for(),
         "spooled": _spooled(node.broker.spools),
         "detached": node.broker.detachment.figures(),
     }
@@ -118,7 +118,7 @@ def partition_names(control: Control) -> list[str]:
 async def go_on_alone(control: Control) -> Any:
     """Without the other one of two nodes, which an operator knows to be gone."""
     try:
-        gone = await control.node.cluster.surviving.go_on_alone()
+        gone = await control.node.cluster.two_nodes.go_on_alone()
     except AdminError as error:
         raise Refused(UNAVAILABLE, str(error)) from None
     return {"removed": gone}

@@ -1,5 +1,5 @@
 """Between the brokers of two nodes there is a session only while neither is paused, and nothing of before a pause
-arrives after it. Real `Pausing`s talk over links that are lists."""
+arrives after it. Real `PartitionPause`s talk over links that are lists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from leveret.links import frame_types
 from leveret.metadata.rules.partition_handling import PartitionHandling, Strategy
-from leveret.node.cluster.partition_pause import Pausing
+from leveret.node.cluster.partition_pause import PartitionPause
 
 FOR_BROKER = frame_types.PUBLISH
 
@@ -23,7 +23,7 @@ class Loop:
 
 
 class Side:
-    """A node, as far as `Pausing` knows one."""
+    """A node, as far as `PartitionPause` knows one."""
 
     def __init__(self, world: Pair, name: str) -> None:
         self.world_of_two = world
@@ -42,7 +42,7 @@ class Side:
         self.cluster = SimpleNamespace(
             raft=SimpleNamespace(membership=membership),
             propose=lambda command, then, patient=False: self.asked.append(then),
-            surviving=SimpleNamespace(is_hopeful=lambda: self.hopeful, say=lambda: None, waiting_for=lambda: None),
+            two_nodes=SimpleNamespace(is_hopeful=lambda: self.hopeful, say=lambda: None, waiting_for=lambda: None),
         )
         self.peers = SimpleNamespace(send=self.send)
         self.session: int | None = None  # Of the brokers: its number here.
@@ -60,7 +60,7 @@ class Side:
             now_ms=0,
             opened_ms=0,
         )
-        self.pausing = Pausing(self)  # type: ignore[arg-type]
+        self.pausing = PartitionPause(self)  # type: ignore[arg-type]
         self.pausing.on_paused = lambda: self.doors.append("shut")
         self.pausing.on_resumed = lambda: self.doors.append("open")
         self.pausing.on_up("c")
