@@ -46,7 +46,7 @@ from leveret.node.sockets.amqp_socket import AWAY, BEHIND, PACE_S, PACED, Client
 from leveret.node.sockets.lingering import Lingerers
 from leveret.node.sockets.unauthenticated import Strangers
 from leveret.node.stats.range_reads import Reads
-from leveret.node.stats.stats_history import Samples
+from leveret.node.stats.stats_history import StatsHistory
 from leveret.node.storage import Storage
 from leveret.node.system import logs
 from leveret.node.system.alarms import Alarms, sockets_limit
@@ -152,7 +152,7 @@ class Node(consensus.Shell):
         self.maintenance = Maintenance(self)
         self.transient = TransientExchanges(self)
         self.reads = Reads(self)
-        self.samples = Samples(self)
+        self.samples = StatsHistory(self)
         self.placing = self.broker.placing = Placing(self.broker, self._places, settings.mirroring)
         self.broker.mirrors.rounds.spent = lambda: self.placing.book.spent
 

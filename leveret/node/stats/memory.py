@@ -1,9 +1,9 @@
-"""What holds the process's memory, in RabbitMQ's words.
+"""The memory breakdown of the process, by RabbitMQ's categories.
 
-Bytes of messages, buffers and references are counted as they come and go. Objects are counted and multiplied by what
-one of them takes, measured once. What the process had before it opened its log is the interpreter, its libraries, and
-our code. What `malloc` keeps though it was freed is asked of it (`allocator`). The rest is told as such: objects that
-are not listed here, and the free places in Python's own arenas.
+Bytes of messages, buffers and references are counted as they come and go. Objects are counted and multiplied by the
+size of one of them, measured once. The memory that the process had before it opened its log is the interpreter, its
+libraries, and our code. `malloc` says how much it keeps though it was freed (`leveret.node.system.allocator`). The rest
+is `other`: objects that are not listed here, and the free places in Python's own arenas.
 
 | part | |
 |---|---|
@@ -27,7 +27,7 @@ from leveret.node.system.time_slices import Slices
 if TYPE_CHECKING:
     from leveret.node.admin.common.command import Node
 
-QUEUE_BYTES: Final = 2_000  # What a queue without messages occupies, about.
+QUEUE_BYTES: Final = 2_000  # The approximate size of a queue without messages.
 MIRROR_BYTES: Final = 6_000
 QUEUE_LOG_BYTES: Final = 1_500
 REFERENCE_BYTES: Final = 40
@@ -40,7 +40,7 @@ ROUTE_BYTES: Final = 500
 
 
 async def memory_parts(node: Node) -> dict[str, int]:
-    """By the names above; in slices, for there may be very many queues."""
+    """Returns the sizes by the names above. Works in slices, for there may be very many queues."""
     broker, slices = node.broker, Slices()
     parts = dict.fromkeys(
         (
@@ -83,12 +83,12 @@ async def memory_parts(node: Node) -> dict[str, int]:
 
 
 def named_for_tools(parts: dict[str, int]) -> dict[str, int]:
-    """As the tools show them: the rest is `other` there."""
+    """Returns the parts under the names of the command line tools, where the rest is `other`."""
     return {"other" if name == "other_system" else name: size for name, size in parts.items()}
 
 
 async def breakdown(node: Node) -> tuple[dict[str, int], int]:
-    """All parts, with the rest as `other_system`, the largest first; and what the process occupies."""
+    """Returns all parts, the largest first, with the rest as `other_system`; and the memory of the process."""
     parts = await memory_parts(node)
     node.alarms.check()
     used = node.alarms.memory_used_bytes

@@ -1,11 +1,11 @@
-"""What RabbitMQ's HTTP API tells of a queue, as the node that leads it sees it.
+"""The fields of a queue in RabbitMQ's HTTP API, as the node with its master knows them.
 
-A row is made in some tens of microseconds, and only for those that are shown. Counters are told as they are; their
-rates, and how they were a while ago, come from `samples`.
+A row is made in some tens of microseconds, and only for queues that are shown. Counters are present values; their rates
+and histories come from `stats_history`.
 
 Sizes of bodies are not counted, since that would cost something for each message: they are measured on the first
-messages of each batch, exactly where these are few, and extrapolated where there are many. Likewise a consumer's
-capacity, which is how often of late nothing waited for the consumers.
+messages of each batch, exactly where these are few, and extrapolated where there are many. Consumer capacity is an
+estimate, too: the share of the last samples in which no message was ready.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from leveret.metadata.model.records import QueueSpec
     from leveret.node.admin.dispatch import Control
 
-MEASURED: Final = 64  # Messages of a batch whose bodies are looked at,
-ENTRIES: Final = 64  # and batches of a queue.
-ENTRIES_MAX: Final = 1_000  # Of a queue that was cut to pieces by what came back to it: the rest is left out.
-QUEUE_BYTES: Final = 2_000  # What a queue without messages occupies, about.
+MEASURED: Final = 64  # Messages of a batch whose bodies are measured.
+ENTRIES: Final = 64  # Batches of a queue whose messages are measured.
+ENTRIES_MAX: Final = 1_000  # Entries of a queue that are counted: requeued messages can cut a queue into many more.
+QUEUE_BYTES: Final = 2_000  # The approximate size of a queue without messages.
 DELIVER_GET: Final = ("deliver", "deliver_no_ack", "get", "get_no_ack")
 OF_DELIVERIES: Final = (
     "ack", "deliver", "deliver_get", "deliver_no_ack", "get", "get_empty", "get_no_ack", "redeliver",
@@ -44,7 +44,7 @@ OF_ALL: Final = tuple(sorted((*OF_CHANNELS, "disk_reads", "disk_writes")))
 
 
 class Windows(NamedTuple):
-    """Which charts are wanted, of what."""
+    """The charts that are wanted, by kind."""
 
     lengths: Window | None = None
     messages: Window | None = None
@@ -53,19 +53,19 @@ class Windows(NamedTuple):
 
     @classmethod
     def asked(cls, control: Control, given: dict[str, Any] | None) -> Windows:
-        """As another node, or a client, has asked for them: age and step, in seconds."""
+        """Returns the charts that another node, or a client, has asked for by age and step, in seconds."""
         interval_ms = control.node.samples.interval_ms
         asked = ((name, one) for name, one in (given or {}).items() if name in cls._fields)
         return cls(**{name: s.window(age_s, step_s, interval_ms) for name, (age_s, step_s) in asked})
 
 
 def is_detail(name: str) -> tuple[str, ...]:
-    """Which columns make up a figure."""
+    """Returns the columns whose sum a figure is."""
     return DELIVER_GET if name == "deliver_get" else (name,)
 
 
 def message_stats(values: dict[str, int], past: Past, names: Iterable[str], wanted: Window | None) -> dict[str, Any]:
-    """Counts and their rates, in RabbitMQ's form."""
+    """Returns counters and their rates, in RabbitMQ's form."""
     shown: dict[str, Any] = {}
     for name in names:
         columns = is_detail(name)
@@ -86,11 +86,11 @@ def lengths(values: dict[str, int], past: Past, wanted: Window | None) -> dict[s
     }
 
 
-# -- What every node can tell --------------------------------------------------------------------------------------
+# -- Fields that every node knows ----------------------------------------------------------------------------------
 
 
 def queue_head(control: Control, spec: QueueSpec) -> dict[str, Any]:
-    """From the metadata alone."""
+    """Returns the fields that come from the metadata alone."""
     policies = control.policies.of_queue(spec.vhost, spec.name, spec.arguments)
     running = {member.name for member in control.node.cluster.members() if member.running}
     kind = spec.arguments.get("x-queue-type")
@@ -125,11 +125,11 @@ def queue_head(control: Control, spec: QueueSpec) -> dict[str, Any]:
 
 
 def queue_down(control: Control, spec: QueueSpec) -> dict[str, Any]:
-    """Of one whose master does not answer."""
+    """Returns the row of a queue whose master does not answer."""
     return {**queue_head(control, spec), "state": status.DOWN}
 
 
-# -- What its master knows -----------------------------------------------------------------------------------------
+# -- Fields that only the master knows -----------------------------------------------------------------------------
 
 
 def queue_row(control: Control, queue: Queue, windows: Windows) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def queue_row(control: Control, queue: Queue, windows: Windows) -> dict[str, Any
 
 
 def mirror_lags(control: Control, mirror: Mirror) -> list[status.Lag]:
-    """How far each mirror is behind. The size of what one lacks that is being filled is an estimate."""
+    """Returns how far each mirror is behind. For one that is being filled, the size of what it lacks is an estimate."""
     node = control.node
     lags = status.lags(mirror, node.broker.mirrors.store, node.broker.wall_ms)
     log = node.storage.log.queues.get(mirror.spec.id)
@@ -215,7 +215,7 @@ def capacity(control: Control, queue: Queue) -> float:
 
 
 def _capacity(queue: Queue, past: Past) -> float:
-    """How often of late nothing waited for the consumers; 0 where there are none, as in RabbitMQ."""
+    """Returns the share of the last samples in which no message was ready; 0 without consumers, as in RabbitMQ."""
     if not queue.consumers:
         return 0
     waiting = 1 + s.QUEUE.index("messages_ready")
@@ -224,7 +224,7 @@ def _capacity(queue: Queue, past: Past) -> float:
 
 
 class _Measure:
-    """Of some messages: how many there are, and what their bodies are likely to have in sum."""
+    """An estimate of the size of some messages' bodies, from the first of each batch."""
 
     def __init__(self) -> None:
         self.seen = self.seen_bytes = 0
@@ -247,7 +247,7 @@ class _Measure:
 
 
 def _waiting(queue: Queue) -> tuple[_Measure, int]:
-    """Of those that wait in memory, and how many wait on the disk alone."""
+    """Returns a measure of the ready messages in memory, and how many ready messages are on disk only."""
     found, measured, on_disk = _Measure(), 0, 0
     for at, entry in enumerate(islice(queue.ready, ENTRIES_MAX)):
         if isinstance(entry, Gap):
@@ -261,7 +261,7 @@ def _waiting(queue: Queue) -> tuple[_Measure, int]:
 
 
 def _out(queue: Queue) -> _Measure:
-    """Of those that consumers have in hand, as far as they are easily found."""
+    """Returns a measure of the unacknowledged messages, as far as they are easily found."""
     found = _Measure()
     for consumer in list(queue.consumers)[:ENTRIES]:
         holder = getattr(consumer, "session", None) or getattr(consumer, "home", None)
@@ -299,7 +299,7 @@ def sizes(control: Control, queue: Queue) -> dict[str, int]:
 
 
 def message_count(control: Control, queue: Queue) -> int:
-    """Of a queue, with its dead letters that nobody has taken yet."""
+    """Returns the number of messages of a queue, with dead-lettered ones that their target has not confirmed yet."""
     return queue.ready_count + queue.unacked_count + control.node.broker.letters.morgue.count(queue)
 
 
@@ -315,7 +315,7 @@ def head_timestamp(queue: Queue) -> int | None:
 
 
 def queue_figure(control: Control, queue: Queue, path: list[str]) -> Any:
-    """One column of a queue's row, for sorting; as cheap as it can be had."""
+    """Returns one field of a queue's row, for sorting, as cheaply as possible."""
     name = path[0]
     if len(path) == 1:
         if name == "messages":

@@ -1,23 +1,26 @@
-"""Reading queues by number: which messages may be read here, and from where.
+"""Reads messages of queues by their numbers: which messages may be read here, and from where.
 
     number   1 ……… first ………………………………………………………………… next ……… next_seq
              settled │  live, with holes where others were settled  │  not safe yet, shown to nobody
 
-**Who can answer.** Its master, and each mirror that is in sync and complete. Others send the asker on (`Elsewhere`).
+**Nodes that can answer.** The master of a queue, and each mirror that is in sync and complete. Others name these
+(`Elsewhere`).
 
-**What is safe.** A reader remembers numbers, as readers of streams do, so a number must never come to mean another
-message. Hence `next`: for a mirrored queue, what is applied, at the master as at its mirrors (the log does not even
-refer to anything else); for another one, what no block under way to the disk holds. A transient message of a queue
-without mirrors is as safe as it will ever be when it is in memory. It goes with its node, and its number may then be
-given once more: whoever counts on numbers must not mix in messages that do not last.
+**Safe messages.** A reader remembers numbers, as readers of streams do, so a number must never come to mean another
+message. Hence `next`, the first number that is not safe: for a mirrored queue all blocks that are applied are safe, at
+the master as at its mirrors (the log does not even refer to anything else); for another queue, all messages that are in
+no block on its way to the disk. A transient message of a queue without mirrors is safe when it is in memory, as far as
+it can be. It is lost with its node, and its number may then be given again: a reader that relies on numbers must not
+use queues with transient messages.
 
-**From where.** The log, as it lies there (see `leveret.node.stats.sheet_reader`), whoever has the messages in hand.
-What is in memory only is read there too, if it waits or is leased; what of it is out with a consumer is not.
+**Source.** Messages are read from the log as they are stored there (see `leveret.node.stats.sheet_reader`), also those
+that are unacknowledged. Messages that are in memory only are read from there if they are ready or leased, not if they
+are unacknowledged.
 
-**At whose cost.** Reads of the log are done by the thread that also reads back what queues have forgotten, and one of
-these must not wait behind many of those: so few are handed to it at a time. And a processor that reads does not take in
-publishes. A node that is busy with these reads no more than `BUSY_BYTES_PER_S`, which is about a tenth of what it could
-and takes about a tenth of one processor; one that is not, as fast as it can.
+**Limits.** Reads of the log are done by the thread that also reads paged-out messages back for queues, and these must
+not wait behind many reads: so few reads are given to it at a time. And the processor time that a read takes is missing
+for publishes. A node that is busy with publishes reads no more than `BUSY_BYTES_PER_S`, which is about a tenth of what
+it could and takes about a tenth of one processor; a node that is not busy reads as fast as it can.
 """
 
 from __future__ import annotations
@@ -46,9 +49,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret")
 
-READS_MAX: Final = 2  # Handed to the thread at a time.
+READS_MAX: Final = 2  # Reads given to the thread at a time.
 WAITING_MAX: Final = 4_096
-BUSY_PER_S: Final = 2_000  # Publishes, from which on a node is busy.
+BUSY_PER_S: Final = 2_000  # The rate of publishes above which a node is busy.
 LOOK_S: Final = 0.02
 BUSY_BYTES_PER_S: Final = 96 << 20
 
@@ -66,7 +69,7 @@ class Unreadable(Exception):
 
 
 class Extent(NamedTuple):
-    """A queue as its master knows it."""
+    """The range of numbers of a queue, and the size of what it holds, as its master knows them."""
 
     first: int
     next: int
@@ -75,7 +78,7 @@ class Extent(NamedTuple):
 
 
 class Waiting:
-    """Somebody who wants to know when a message is safe."""
+    """A caller that waits until a message is safe."""
 
     __slots__ = ("beyond", "spec", "told")
 
@@ -86,32 +89,30 @@ class Waiting:
 
 
 class Reads:
-    """Reads of one node."""
+    """The reads by number at one node."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.waiting: dict[Waiting, None] = {}
         self._slots = asyncio.Semaphore(READS_MAX)
         self._due = 0.0  # When the next read may begin.
-        self._looked = (
-            0.0,
-            0,
-        )  # When it was last looked whether the node is busy, and what had been published by then.
+        # When the node was last tested for being busy, and the number of publishes until then.
+        self._looked = (0.0, 0)
         self._busy = False
 
-    # -- Who, and how far ----------------------------------------------------------------------------------------
+    # -- Copies, and which messages are safe ---------------------------------------------------------------------
 
     def master(self, spec: QueueSpec) -> Queue | None:
-        """The queue, if this node leads it."""
+        """Returns the queue, if its master is at this node."""
         queue = self.node.broker.queues_by_id.get(spec.id)
         return queue if isinstance(queue, Queue) and not queue.deleted else None
 
     def readers(self, spec: QueueSpec) -> tuple[str, ...]:
-        """Whose copies can be read, the master's first, as far as the metadata tell."""
+        """Returns the nodes whose copies can be read according to the metadata, the master's first."""
         return (spec.node,) if spec.view is None else tuple(dict.fromkeys((spec.node, *dict(spec.view.in_sync))))
 
     def _mirror(self, spec: QueueSpec) -> QueueLog | None:
-        """This node's copy, if it counts."""
+        """Returns the log of this node's mirror, if it is in sync and complete."""
         me = self.node.settings.node_name
         if spec.view is None or spec.view.disk_of(me) is None or spec.id not in self.node.broker.mirrors.mirrors:
             return None
@@ -123,7 +124,7 @@ class Reads:
         return Elsewhere(tuple(name for name in self.readers(spec) if name != me))
 
     def next(self, spec: QueueSpec) -> int:
-        """The first number that is not safe, as far as this node knows. Raises Elsewhere."""
+        """Returns the first number that is not safe, as far as this node knows. Raises Elsewhere."""
         queue = self.master(spec)
         if queue is None:
             state = self._mirror(spec)
@@ -146,7 +147,7 @@ class Reads:
         return following
 
     def extent(self, spec: QueueSpec) -> Extent:
-        """Raises Elsewhere, unless this node leads the queue."""
+        """Returns the extent of a queue. Raises Elsewhere, unless its master is at this node."""
         queue = self.master(spec)
         if queue is None:
             raise self.elsewhere(spec)
@@ -168,20 +169,20 @@ class Reads:
     # -- Reading -------------------------------------------------------------------------------------------------
 
     async def read(self, spec: QueueSpec, first: int, last: int, bytes_max: int) -> RangeRead:
-        """What lives of these messages, as far as it is safe. Raises Elsewhere, Unreadable."""
+        """Reads those of these messages that are safe and not settled. Raises Elsewhere, Unreadable."""
         async with self._slots:
             await self._pause()
-            following = self.next(spec)  # Now, because what was waited for may have changed everything.
+            following = self.next(spec)  # Asked only now, because it may have changed during the wait.
             last = min(last, following - 1)
             if first >= following and self.master(spec) is None:
-                raise self.elsewhere(spec)  # Perhaps others have heard of more.
+                raise self.elsewhere(spec)  # Other copies may know newer messages.
             queue = self.master(spec)
             memory = [] if queue is None or last < first else memory_only(queue, self._state(spec), first, last)
             shift = -1 if is_stream(spec.arguments) else 0
             return await self._perform(spec, max(first, 1), last, memory, bytes_max, shift)
 
     def stored(self, spec: QueueSpec, first: int, last: int, ranges_max: int) -> tuple[list[tuple[int, int]], int]:
-        """Which of these messages the log has, as far as they are safe, and where to go on. Raises Elsewhere."""
+        """Returns which of these messages are safe and in the log, and the number to go on with. Raises Elsewhere."""
         following = self.next(spec)
         if first >= following and self.master(spec) is None:
             raise self.elsewhere(spec)
@@ -210,7 +211,7 @@ class Reads:
             if error is not None:
                 logger.error("messages %d to %d of %s cannot be read: %s", first, last, spec.name, error)
             if done.done():
-                return  # Whoever wanted it has gone.
+                return  # The caller was cancelled.
             if error is None:
                 done.set_result(None)
             else:
@@ -222,7 +223,7 @@ class Reads:
         return job
 
     async def _pause(self) -> None:
-        """Leave time for others, if there are any."""
+        """Waits, if the node is busy with publishes."""
         now, published = self.node.loop.time(), self.node.broker.totals.published
         then, before = self._looked
         if now - then >= LOOK_S:
@@ -234,7 +235,8 @@ class Reads:
             await asyncio.sleep(self._due - now)
 
     async def number_at(self, spec: QueueSpec, ms: int) -> int:
-        """The first message that came at that time or later: found by halves, with one block read for each."""
+        """Returns the number of the first message published at that time or later: a binary search, in which each step
+        reads one block."""
         state = self._state(spec)
         high = self.next(spec)
         low = high if state is None or state.live.first is None else min(state.live.first, high)
@@ -258,7 +260,7 @@ class Reads:
     # -- Waiting -------------------------------------------------------------------------------------------------
 
     async def wait(self, spec: QueueSpec, beyond: int, seconds: float) -> int:
-        """What `next` is once message `beyond` is safe, or that time is over. Raises Elsewhere."""
+        """Waits until message `beyond` is safe, or the time is over, and returns `next`. Raises Elsewhere."""
         following = self.next(spec)
         if following > beyond or seconds <= 0 or len(self.waiting) >= WAITING_MAX:
             return following
@@ -271,12 +273,12 @@ class Reads:
         return self.next(self._newest(spec))
 
     def _newest(self, spec: QueueSpec) -> QueueSpec:
-        """Who leads it, and who is in sync, may have changed."""
+        """Returns the queue's present spec: its master and the mirrors in sync may have changed."""
         found = self.node.metadata.queues.get((spec.vhost, spec.name))
         return spec if found is None or found.id != spec.id else found
 
     def look(self) -> None:
-        """After a turn, if somebody waits."""
+        """Answers callers whose message is safe now. Called after a turn, if there are any."""
         for waiting in list(self.waiting):
             try:
                 ready = self.next(self._newest(waiting.spec)) > waiting.beyond
@@ -286,7 +288,7 @@ class Reads:
                 self._tell(waiting)
 
     def stop_waiting(self) -> None:
-        """The node stops: whoever waits is answered now."""
+        """Answers all waiting callers, when the node stops."""
         for waiting in list(self.waiting):
             self._tell(waiting)
 
@@ -297,14 +299,14 @@ class Reads:
 
 
 def memory_only(queue: Queue, state: QueueLog | None, first: int, last: int) -> list[Run]:
-    """Messages that wait, or are leased, and that the log does not have."""
+    """Returns the messages that are ready or leased, and not in the log."""
     if queue.mirror is not None or isinstance(queue, StreamQueue):
         return []
     spilled = RangeSet() if state is None else state.spilled
     stored = 0 if state is None else state.live.count + spilled.count
     untaken = queue.open.left if queue.open is not None and queue.open.stored else 0
     if queue.durable and queue.ready_count + queue.unacked_count <= stored + untaken:
-        return []  # Usual. A look at each batch would cost more than the read.
+        return []  # The usual case. A look at each batch would cost more than the read.
     runs: list[Run] = []
     for entry in _entries(queue, first):
         if entry.first > last:
@@ -322,7 +324,7 @@ def memory_only(queue: Queue, state: QueueLog | None, first: int, last: int) -> 
 
 
 def _entries(queue: Queue, first: int) -> Iterable[Span | Gap]:
-    """What waits from there on, at the least."""
+    """Returns the ready entries from a number on; perhaps some before it, too."""
     if isinstance(queue, PriorityQueue):
         return queue.ready
     return islice(queue.ready, bisect_left(queue.ready, first, key=lambda entry: entry.last), None)

@@ -1,20 +1,21 @@
-"""What the counters of a node were a while ago: a sample every few seconds, from which rates and charts are made.
+"""The history of a node's counters: a sample every few seconds, from which rates and charts are made.
 
-The broker only counts (`leveret.base.counters`). Every five seconds, or what `collect_statistics_interval` says, the
-sampler goes through what there is, in slices of a millisecond, and notes the counters of whatever has changed since the
-last time. A sample is a packed row with the number of its interval in front, so one of a queue takes some 150 bytes;
-what does not change takes none.
+The broker only counts (`leveret.base.counters`). Every five seconds, or at `collect_statistics_interval`, the sampler
+goes through all queues, channels, connections and exchanges, in slices of a millisecond, and stores the counters of
+those that have changed since the last time. A sample is a packed row with the number of its interval in front: a
+queue's takes some 150 bytes, and one that does not change takes none.
 
-Everything is bounded. A thing has at most `KEPT` samples, ten minutes' worth with intervals of five seconds. All things
-together have about `SAMPLES_MAX`: the more of them have a history, the shorter each one's may grow, down to the two
-samples that a rate takes. The node as a whole has coarser ones besides, for charts of a day (`STEPS`).
+Everything has a limit. An object has at most `KEPT` samples, ten minutes' worth with intervals of five seconds. All
+objects together have about `SAMPLES_MAX`: the more of them have a history, the shorter each one's may grow, down to the
+two samples that a rate takes. The node as a whole has coarser histories besides, for charts of a day (`STEPS`).
 
-Sums over a vhost, over a type of queue and over the node are kept by differences: a row that is noted adds to the sums
-what it has more than the one before. What ended since the last time (`Broker.ended`) is added for the last time. So
-sums are as old as the last sample, like those of RabbitMQ; single queues and channels are told as they are.
+Sums over a vhost, over a type of queue and over the node are kept by differences: a new row adds to the sums what it
+has more than the row before. Queues and sessions that ended since the last sample (`Broker.ended`) are added for the
+last time. So sums are as old as the last sample, like those of RabbitMQ; single queues and channels are shown with
+their present counters.
 
-Intervals are counted by the time of day, so that samples of several nodes fit each other and can be added up. If that
-clock is set back, nothing is noted until it is where it was.
+Intervals are counted by the time of day, so that samples of several nodes have the same times and can be added up. If
+that clock is set back, no sample is taken until it is where it was.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ logger = logging.getLogger("leveret")
 
 KEPT: Final = 122
 SAMPLES_MAX: Final = 200_000
-STEPS: Final = ((1, 122), (12, 62), (120, 50), (360, 49))  # In intervals, and how many are kept.
+STEPS: Final = ((1, 122), (12, 62), (120, 50), (360, 49))  # Steps in intervals, and how many samples of each are kept.
 
 MESSAGES: Final = tuple(WORDS.values())
 QUEUE: Final = (*MESSAGES, "messages_ready", "messages_unacknowledged")
@@ -67,7 +68,7 @@ _TICK: Final = Struct(">Q")
 
 
 class Form(NamedTuple):
-    """What is in the rows of one kind of thing."""
+    """The columns in the rows of one kind of object."""
 
     names: tuple[str, ...]
     pack: Callable[..., bytes]
@@ -87,13 +88,14 @@ def tick_of(row: bytes) -> int:
 
 
 def row_at(rows: Rows, tick: int) -> bytes | None:
-    """The row that held then."""
+    """Returns the row that was current in that interval; None if there is none so old."""
     at = bisect_right(rows, tick, key=tick_of)
     return rows[at - 1] if at else None
 
 
 def counted(session: Session) -> tuple[int, ...]:
-    """The counters of a session. What it was given is in its delivery tag, and what was confirmed in its confirms."""
+    """Returns the counters of a session. The number of deliveries is taken from its delivery tag, and that of confirmed
+    publishes from its confirms."""
     traffic, confirms = session.traffic, session.confirms
     values = [*_TRAFFIC(traffic), 0 if confirms is None else confirms.published]
     values[1] = 0 if confirms is None else confirms.confirmed
@@ -105,8 +107,8 @@ def figures_of(queue: Queue) -> tuple[int, ...]:
     return (*_TRAFFIC(queue.totals), queue.ready_count, queue.unacked_count)
 
 
-class Samples:
-    """The sampler of one node, and what it has noted."""
+class StatsHistory:
+    """Takes the samples of one node, and keeps them."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -119,11 +121,11 @@ class Samples:
         self.vhosts: dict[str, Rows] = {}
         self.vhost_octets: dict[str, Rows] = {}
         self.whole: list[Rows] = [[] for _ in STEPS]
-        self.by_type: dict[str, list[int]] = {}  # Sums over queues, of all that ever were.
-        self.by_vhost: dict[str, list[int]] = {}  # Likewise, and over channels: see `_add`.
+        self.by_type: dict[str, list[int]] = {}  # Sums over all queues that ever existed.
+        self.by_vhost: dict[str, list[int]] = {}  # Sums over all queues and channels that ever existed: see `_add`.
         self.sums = [0] * len(QUEUE)
         self.published_to_confirm = 0
-        self.octets = [0, 0]  # That clients have sent and were sent, added up.
+        self.octets = [0, 0]  # The sums of what clients have sent and were sent.
         self.octets_by_vhost: dict[str, list[int]] = {}
         self._since_ms = -1
         self._histories = 0
@@ -131,10 +133,10 @@ class Samples:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
-    # -- Life ----------------------------------------------------------------------------------------------------
+    # -- Starting and stopping -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin, unless it has begun: a node that nobody watches need not sample."""
+        """Begins to sample, unless it has begun: a node without a management port need not."""
         if self._timer is None and self._task is None:
             if self.node.broker.ended is None:
                 self.node.broker.ended = {}
@@ -155,7 +157,7 @@ class Samples:
     async def _run(self) -> None:
         try:
             await self.take(self.node.world.wall_ms() // self.interval_ms)
-        except Exception:  # Figures are no reason to stop a broker; without them somebody will look here.
+        except Exception:  # Statistics are no reason to stop a broker. The log tells why they are missing.
             logger.exception("the counters could not be sampled")
         self._task = None
         left_ms = self.interval_ms - self.node.world.wall_ms() % self.interval_ms
@@ -164,7 +166,7 @@ class Samples:
     # -- Sampling ------------------------------------------------------------------------------------------------
 
     async def take(self, tick: int) -> None:
-        """One sample of everything, for an interval."""
+        """Takes one sample of everything, for an interval."""
         if tick <= self.tick:
             return
         broker = self.node.broker
@@ -210,7 +212,8 @@ class Samples:
         self._note(rows, OF_QUEUE, tick, values)
 
     def _add(self, spec: QueueSpec, values: Iterable[int], before: Iterable[int]) -> None:
-        """To the sums: what a queue counts more than before. How much was published is counted by channels there."""
+        """Adds to the sums what a queue has counted since its last sample. In the sums of vhosts and of the node
+        publishes are counted by channels instead."""
         if is_hidden_queue(spec.name):
             return
         kind = spec.arguments.get("x-queue-type")
@@ -236,7 +239,7 @@ class Samples:
         for connection in [one for one in self.connections if one not in broker.connections]:
             del self.connections[connection]
         async for session in slices.each(list(broker.sessions)):
-            if not session.is_closed:  # While the others were sampled.
+            if not session.is_closed:  # It may have been closed while others were sampled.
                 self._take_session(session, tick)
 
     def _take_session(self, session: Session, tick: int) -> None:
@@ -246,7 +249,7 @@ class Samples:
         self._note(rows, OF_CHANNEL, tick, values)
 
     def _add_session(self, session: Session, values: tuple[int, ...], rows: Rows) -> None:
-        """What sessions know and queues do not: what was published, and what of it was confirmed or reached nobody."""
+        """Adds to the sums what only sessions count: publishes, confirms, and messages that could not be routed."""
         before = OF_CHANNEL.unpack(rows[-1])[1:] if rows else (0,) * len(CHANNEL)
         self.published_to_confirm += values[-1] - before[-1]
         more = [new - old for new, old in zip(values[:4], before, strict=False)]
@@ -256,7 +259,8 @@ class Samples:
             self.sums = [old + new for old, new in zip(self.sums, more, strict=True)]
 
     async def _take_ended(self) -> None:
-        """With a vhost, tens of thousands of queues may have ended since the last sample."""
+        """Adds queues and sessions that ended for the last time. Works in slices: with a vhost, tens of thousands of
+        queues may have ended since the last sample."""
         ended, self.node.broker.ended = self.node.broker.ended or {}, {}
         async for one in Slices().each(ended):
             if isinstance(one, Queue):
@@ -265,7 +269,7 @@ class Samples:
                 values = (*_TRAFFIC(one.totals), 0, 0)
                 if values != before:
                     self._add(one.spec, values, before)
-                one.totals = MessageCounters()  # Nothing of it counts twice.
+                one.totals = Traffic()  # So that nothing is counted twice.
             else:
                 self._add_session(one, counted(one), self.sessions.pop(one, []))
 
@@ -301,7 +305,7 @@ class Samples:
             self._forget_old(rows, tick)
 
     def _forget_old(self, rows: Rows, tick: int) -> None:
-        """All that is too old but for the last of them, which says what held when the rest began."""
+        """Deletes rows that are too old, except the newest of them, which has the values from which the rest start."""
         old = bisect_right(rows, tick - KEPT, key=tick_of) - 1
         if old > 0:
             del rows[:old]
@@ -323,7 +327,7 @@ def open_files() -> int:
 
 
 class Window(NamedTuple):
-    """How far back a chart goes, and by which steps; in intervals."""
+    """The age of the oldest point of a chart, and the step between its points; in intervals."""
 
     age: int
     step: int
@@ -334,9 +338,9 @@ def window(age_s: int, step_s: int, interval_ms: int) -> Window:
 
 
 class Past:
-    """The history of one thing, to be asked for its columns."""
+    """The history of one object, which answers rates and charts of its columns."""
 
-    def __init__(self, samples: Samples, form: Form, rows: Rows | None, of_node: bool = False) -> None:
+    def __init__(self, samples: StatsHistory, form: Form, rows: Rows | None, of_node: bool = False) -> None:
         self.samples = samples
         self.form = form
         self.rows = rows or []
@@ -344,7 +348,7 @@ class Past:
         self._rates: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     def rate(self, name: str) -> float:
-        """Per second, over the last interval. What is younger has none yet."""
+        """Returns the rate of a column per second, over the last interval; 0 for an object that is younger."""
         if self._rates is None:
             tick, nothing = self.samples.tick, (0,) * (1 + len(self.form.names))
             now, before = row_at(self.rows, tick), row_at(self.rows, tick - 1)
@@ -354,7 +358,7 @@ class Past:
         return (self._rates[0][at] - self._rates[1][at]) * 1000 / self.samples.interval_ms
 
     def details(self, names: tuple[str, ...], wanted: Window | None) -> dict[str, Any]:
-        """RabbitMQ's `..._details` of the sum of these columns, which is mostly one."""
+        """Returns RabbitMQ's `..._details` of the sum of these columns, which is mostly one."""
         shown: dict[str, Any] = {"rate": sum(self.rate(name) for name in names)}
         if wanted is None:
             return shown

@@ -1,13 +1,14 @@
-"""Memory and disk: how much is used, and whether publishers must wait.
+"""Memory, disk and file descriptor alarms: how much is used, and whether publishers are blocked.
 
-An alarm is a state, not an event: it is set when a limit is crossed and cleared when it is not. What is read from the
-system comes in through functions, so that a test can be a machine with 10 MB.
+An alarm is a state, not an event: it is set while a limit is exceeded, and cleared otherwise. The figures of the system
+come from functions that are arguments, so that a test can pretend to be a machine with 10 MB.
 
-Nodes tell each other of their alarms, and publishers wait at all of them, as in RabbitMQ: what is published at one node
-may well be for another.
+Nodes tell each other of their alarms, and publishers are blocked at all of them, as in RabbitMQ: a message published at
+one node may be for a queue at another.
 
-Descriptors are a third resource, of another kind: short of them, a node lets nobody new in, and serves on whoever is
-there. Files that it has to write must not want for one (see also `log.disk`).
+File descriptors are a third resource, of another kind: short of them, a node accepts no new connections, and goes on
+serving those it has. Descriptors for the files that it has to write must be left (see also
+`leveret.storage.segments.disk`).
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ NO_ENTRY = f"{STARS}\n*** New connections will not be accepted until this alarm 
 
 
 def sockets_limit(descriptors_max: int) -> int:
-    """How many clients there may be, if there may be so many descriptors: RabbitMQ's rule, which leaves a hundred and
-    a tenth for files, other nodes, HTTP."""
+    """Returns the greatest number of client connections for a limit of descriptors: RabbitMQ's rule, which leaves a
+    hundred and a tenth for files, other nodes, HTTP."""
     if descriptors_max < 0:
         return UNLIMITED
     return max(int((descriptors_max - 100) * 0.9 - 2), 1)
 
 
 def doors_limit(descriptors_max: int) -> int:
-    """How many connections there may be at the management port, and as many at that of Prometheus: each a third of what
-    clients leave, so that files and other nodes have theirs."""
+    """Returns the greatest number of connections to the management port, which is also that to the Prometheus port:
+    each a third of the descriptors that clients leave, so that files and other nodes have theirs."""
     if descriptors_max < 0:
         return HTTP_MAX
     return min(max((descriptors_max - sockets_limit(descriptors_max)) // 3, HTTP_MIN), HTTP_MAX)
 
 
 class Alarms:
-    """Which resources are short."""
+    """The alarms of this node, and those that other nodes have told it of."""
 
     def __init__(
         self,
@@ -63,12 +64,12 @@ class Alarms:
         self.disk_free_bytes = 0
         self.memory = False
         self.disk = False
-        self.disk_full = False  # A write failed for want of space, whatever the system says is free.
-        self.by_hand: set[str] = set()  # What somebody has declared short, for a drill.
+        self.disk_full = False  # A write failed for lack of space, whatever the system says is free.
+        self.by_hand: set[str] = set()  # Alarms that an operator has set, for a test.
         self.crowded = False  # There are as many clients as descriptors allow for.
-        self.others: dict[str, frozenset[str]] = {}  # What is short at other nodes,
-        self.rooms: dict[str, int] = {}  # and how many bytes those that are in contact may write: see `room_bytes`.
-        self._told: set[tuple[str, str]] = set()  # Resources and nodes, as the log knows them.
+        self.others: dict[str, frozenset[str]] = {}  # The alarms of other nodes.
+        self.rooms: dict[str, int] = {}  # What each node in contact has said may be written there: see `room_bytes`.
+        self._told: set[tuple[str, str]] = set()  # The alarms (resource and node) that the log says are set.
 
     def check(self) -> None:
         self.memory_used_bytes = self._memory_used()
@@ -77,7 +78,7 @@ class Alarms:
         self.disk = self.disk_free_bytes < self.disk_limit_bytes
 
     def own(self) -> frozenset[str]:
-        """What is short here."""
+        """Returns the resources of this node that are short."""
         resources = (("memory", self.memory), ("disk", self.disk or self.disk_full))
         return frozenset(name for name, is_short in resources if is_short) | self.by_hand
 
@@ -91,7 +92,7 @@ class Alarms:
             self.by_hand.remove(resource)
 
     def news(self, name: str) -> list[str]:
-        """What changed since the last call, for the log of the node of that name: RabbitMQ's lines."""
+        """Returns the changes since the last call, as RabbitMQ's lines for the log of the node of that name."""
         now = {(one, name) for one in self.own()} | {(one, node) for node in self.others for one in self.others[node]}
         lines = []
         for what, node in sorted(now - self._told):
@@ -114,8 +115,9 @@ class Alarms:
         return f"Free disk space is {disk}. Free bytes: {self.disk_free_bytes}. Limit: {self.disk_limit_bytes}"
 
     def has_room(self, clients: int, descriptors_max: int) -> bool:
-        """Whether one more client may come, if there are so many. Asked also when one has gone: the line in the log
-        is to be true. If each one out let one in, the log would be full of such lines; hence the difference."""
+        """Returns whether one more client may connect, if there are so many. Called also when one has disconnected, so
+        that the log says it when the alarm is cleared. The alarm is cleared only a twentieth below the limit: otherwise
+        each client that leaves and comes would add two lines to the log."""
         limit = sockets_limit(descriptors_max)
         if self.crowded and clients < limit - limit // 20:
             self.crowded = False
@@ -126,20 +128,20 @@ class Alarms:
         return not self.crowded
 
     def room_bytes(self) -> int:
-        """How much may be written here until the disk alarm is set, or up to a sixteenth less: others are told each
-        time that it changes, and need not hear of every block."""
+        """Returns how much may be written here until the disk alarm is set, rounded down by up to a sixteenth: other
+        nodes are told of each change, and should not be told of every block."""
         room = 0 if "disk" in self.own() else max(self.disk_free_bytes - self.disk_limit_bytes, 0)
         rest = max(room.bit_length() - 5, 0)
         return room >> rest << rest
 
     def reason(self) -> str | None:
-        """What connection.blocked says; None if nothing is short anywhere."""
+        """Returns the reason for connection.blocked; None if no alarm is set at any node."""
         short = self.own().union(*self.others.values())
         return f"low on {' & '.join(sorted(short, reverse=True))}" if short else None
 
 
 def resident_bytes() -> int:
-    """What the process occupies of the machine's memory."""
+    """Returns how much of the machine's memory the process occupies."""
     try:
         with open("/proc/self/statm") as statm:
             return int(statm.read().split()[1]) * resource.getpagesize()
@@ -148,7 +150,7 @@ def resident_bytes() -> int:
 
 
 def total_memory_bytes() -> int:
-    """Of the machine, or of the control group that it may be limited to."""
+    """Returns the memory of the machine, or the limit of the control group if that is less."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         with open("/sys/fs/cgroup/memory.max") as limit:

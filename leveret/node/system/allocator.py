@@ -1,10 +1,10 @@
-"""The memory that was freed, and how the system gets it back.
+"""Returns memory that was freed to the system.
 
 Python takes memory from two places. Objects of up to 512 bytes live in *arenas* of its own, of a megabyte each: one is
 given back when the last object in it is gone. All that is larger (contents, long lists, buffers) comes from the C
-library's `malloc`, which keeps what is freed for the next who asks, because to return it and to fetch it again costs
-time. After a backlog is gone that can be gigabytes, and to the system, to a container's limit and to our own memory
-alarm they are still in use.
+library's `malloc`, which keeps what is freed for later calls, because to return it and to fetch it again costs time.
+After a backlog is gone that can be gigabytes, and to the system, to a container's limit and to our own memory alarm
+they are still in use.
 
 So the node looks every `memory_monitor_interval` at how much `malloc` keeps. If that has grown by `TRIM_BYTES` since it
 was last returned, and had at the look before, it is returned (`malloc_trim`): whole pages, wherever in the heap they
@@ -22,7 +22,7 @@ TRIM_BYTES: Final = 32 << 20
 
 
 class Heap(NamedTuple):
-    """What the C library says of its own."""
+    """The figures of the C library's heap."""
 
     used_bytes: int  # Handed out.
     free_bytes: int  # Freed. Of that, pages that were returned occupy no memory.
@@ -50,7 +50,7 @@ _TRIM: Final = _function("malloc_trim", ctypes.c_int, ctypes.c_size_t)
 
 
 def heap() -> Heap | None:
-    """None where it is not known."""
+    """Returns the figures of the heap; None where they are not known."""
     if _MALLINFO is None:
         return None
     found = _MALLINFO()
@@ -58,20 +58,20 @@ def heap() -> Heap | None:
 
 
 def release_memory() -> None:
-    """Return to the system what was freed, where the C library can."""
+    """Returns freed memory to the system, where the C library can."""
     if _TRIM is not None:
         _TRIM(0)
 
 
 class Trimmer:
-    """Knows when it is worth it."""
+    """Decides when it is worth returning memory, and does it."""
 
     def __init__(self) -> None:
         self.returned_bytes = 0  # What was free, and returned, the last time; less, if some of it is used again.
         self.unused_bytes = 0  # What is free and still occupies memory, as of the last look.
 
     def look(self) -> bool:
-        """Whether much is free, and was when it was last looked at."""
+        """Returns whether much is free, and was at the last look too."""
         now = heap()
         if now is None:
             return False

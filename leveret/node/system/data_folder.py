@@ -20,16 +20,16 @@ from leveret.storage.segments.disk import FileDisk
 if TYPE_CHECKING:
     from leveret.storage.segments.disk import Disk
 
-JOIN_FILE: Final = "join"  # Where to ask to be let in, at the next start without data.
-REPLACE_FILE: Final = "replace"  # The id of the member in whose place to be let in then: see `recovering`,
-UNKNOWN_ID: Final = "unknown"  # or this, if it cannot be read.
+JOIN_FILE: Final = "join"  # The addresses of the cluster to join, at the next start without data.
+REPLACE_FILE: Final = "replace"  # The id of the member in whose place to join then: see `leveret.node.cluster.repair`.
+UNKNOWN_ID: Final = "unknown"  # Stands in `REPLACE_FILE` if the id cannot be read.
 WITNESS_FILE: Final = "witness"  # The folder is that of a witness, which keeps no messages.
-METADATA: Final = "metadata"  # The log of commands and its snapshots; see `consensus_log`.
-MESSAGES: Final = "log"  # Segments and their checkpoint; see `leveret.log`.
+METADATA: Final = "metadata"  # The log of commands and its snapshots; see `leveret.node.cluster.consensus_log`.
+MESSAGES: Final = "log"  # Segments and their checkpoint; see `leveret.storage`.
 
 
 LOCK: Final = "lock"
-# For that long a start waits for the lock: another node may have it while it reads what this one left behind.
+# How long a start waits for the lock: another node may have it while it reads this one's consensus log.
 PATIENCE_S: Final = 3.0
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
@@ -40,7 +40,7 @@ class FolderInUse(Exception):
 
 @contextmanager
 def folder_lock(folder: str, patience_s: float = 0.0) -> Iterator[None]:
-    """Nobody else may write here: two nodes in one folder would overwrite each other's log."""
+    """Locks a data folder: two nodes in one folder would overwrite each other's log. Raises FolderInUse."""
     with open(os.path.join(folder, LOCK), "w") as file:
         deadline = time.monotonic() + patience_s
         while not _lock(file):
@@ -51,21 +51,21 @@ def folder_lock(folder: str, patience_s: float = 0.0) -> Iterator[None]:
 
 
 def problem_of(folder: str) -> str | None:
-    """Why a process of this user could not make a folder, or write in it; None: it can."""
+    """Returns why a process of this user could not make a folder, or write in it; None if it can."""
     there = folder
-    while not os.path.lexists(there):  # The rest of the path would be made.
+    while not os.path.lexists(there):  # The node would create the rest of the path.
         there = os.path.dirname(there)
     if not os.path.isdir(there):
         return f"{there} is no folder"
     try:
-        os.rmdir(tempfile.mkdtemp(prefix=".leveret-", dir=there))  # To ask for rights would not tell of all obstacles.
+        os.rmdir(tempfile.mkdtemp(prefix=".leveret-", dir=there))  # Permission bits would not show all obstacles.
     except OSError as error:
         return f"cannot write in {there}: {error.strerror or error}"
     return None
 
 
 def make_folder(folder: str) -> str | None:
-    """Why there is none in which a node could write."""
+    """Makes the data folder. Returns why that failed, or why a node could not write in it; None if it can."""
     try:
         os.makedirs(folder, mode=0o750, exist_ok=True)
     except OSError as error:
@@ -86,16 +86,16 @@ def _lock(file: IO[str]) -> bool:
 
 
 class Place(NamedTuple):
-    """Where the lock of a node's folder is."""
+    """The location of the lock of a node's folder."""
 
-    machine: str  # Of this run of its kernel.
+    machine: str  # The boot id of its kernel.
     folder: str
     device: int
     inode: int
 
 
 class Taken:
-    """The folder of a node that does not run, and cannot start until it is given back."""
+    """The locked folder of a node that does not run, and cannot start until it is released."""
 
     def __init__(self, file: IO[str], folder: str) -> None:
         self._file = file
@@ -108,7 +108,7 @@ class Taken:
 
 
 def place_of(folder: str) -> Place | None:
-    """None: that cannot be told on this system, or there is no lock."""
+    """Returns where the lock of a folder is; None if there is no lock, or this system has no boot id."""
     try:
         with open(_BOOT_ID, encoding="ascii") as file:
             machine = file.read(64).strip()
@@ -119,7 +119,7 @@ def place_of(folder: str) -> Place | None:
 
 
 def is_held(place: Place) -> bool:
-    """Whether that lock is on this machine, where this process can see it, and somebody has it."""
+    """Returns whether that lock is on this machine, where this process can see it, and a process has it."""
     file = _open_lock(place)
     if file is None:
         return False
@@ -128,7 +128,7 @@ def is_held(place: Place) -> bool:
 
 
 def take(place: Place) -> Taken | None:
-    """None: somebody has the lock, or it is not to be seen from here."""
+    """Locks the folder of another node. Returns None if a process has the lock, or it cannot be seen from here."""
     file = _open_lock(place)
     if file is None:
         return None
@@ -139,7 +139,7 @@ def take(place: Place) -> Taken | None:
 
 
 def _open_lock(place: Place) -> IO[str] | None:
-    """The very file: a folder of the same name, in another container say, is another place."""
+    """Opens exactly that lock file: a folder of the same name, in another container say, is another place."""
     if place_of(place.folder) != place:
         return None
     try:
@@ -154,13 +154,13 @@ def _open_lock(place: Place) -> IO[str] | None:
 
 
 def wipe(disk: Disk) -> None:
-    """Delete all messages and metadata, the node's identity included.
+    """Deletes all messages and metadata, the node's identity included.
 
-    Messages first: they are found by the numbers of their queues. If they outlived the metadata, the queues of another
-    life could find them.
+    Messages are deleted first: they are found by the numbers of their queues. If a crash left messages without the
+    metadata, new queues with the same numbers could get them.
     """
     for folder in (f"{MESSAGES}/segments", MESSAGES, METADATA):
-        # The identity last: without it, what is left would be taken for damage.
+        # The identity is deleted last: without it, the other files would be taken for damage.
         for name in sorted(disk.names(folder), key=lambda name: name == "identity"):
             if f"{folder}/{name}" != f"{MESSAGES}/segments":
                 disk.delete(f"{folder}/{name}")
@@ -168,7 +168,7 @@ def wipe(disk: Disk) -> None:
         disk.sync_folder(folder)
 
 
-# -- Notes: small files in which an operator's wish outlives the process ---------------------------------------------
+# -- Notes: small files that keep an operator's request for the next start -------------------------------------------
 
 
 def read_note(disk: Disk, name: str) -> str | None:

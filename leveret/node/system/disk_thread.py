@@ -27,7 +27,7 @@ class Worker:
         self._jobs.put((work, then))
 
     def stop(self) -> None:
-        """Finish what was submitted, then end."""
+        """Finishes what was submitted, then ends."""
         self._jobs.put(None)
         self._thread.join()
 
@@ -37,7 +37,7 @@ class Worker:
             error: Exception | None = None
             try:
                 work()
-            except Exception as raised:  # Whatever it is, the loop must learn of it.
+            except Exception as raised:  # The loop must learn of any error.
                 error = raised
             try:
                 self._loop.call_soon_threadsafe(then, error)

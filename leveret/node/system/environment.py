@@ -1,8 +1,7 @@
-"""All of the outside world that a node touches, in one place.
+"""The interface between a node and its machine: clocks, random numbers, files, sockets, threads.
 
-A node reads clocks, draws random numbers, writes files, opens sockets and hands work to threads. It does so only
-through its `Environment`, so that the simulation can be the world: with a clock that jumps, a disk that forgets what
-was not synced, a network that parts. `RealEnvironment` is the one that people run.
+A node uses them only through its `Environment`, so that the simulation can replace it: with a clock that jumps, a disk
+that forgets what was not synced, a network with partitions. `RealEnvironment` is the one in production.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from leveret.storage.segments.disk import Disk, FileDisk
 
 
 class Performer(Protocol):
-    """Does work beside the event loop, one piece after the other."""
+    """Does work outside the event loop, one piece after the other."""
 
     def submit(self, work: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
         """Run `work()` elsewhere, then `then(error)` in the loop."""
@@ -34,7 +33,7 @@ class Performer(Protocol):
 
 
 class Inherited(Protocol):
-    """The folder of another node that has died, which cannot start until it is given back."""
+    """The locked data folder of another node that has died. That node cannot start until it is released."""
 
     disk: Disk
 
@@ -42,7 +41,7 @@ class Inherited(Protocol):
 
 
 class Environment(Protocol):
-    """The world of one node."""
+    """What one node uses of its machine."""
 
     loop: asyncio.AbstractEventLoop
     disk: Disk
@@ -51,10 +50,10 @@ class Environment(Protocol):
     def worker(self, name: str) -> Performer: ...
 
     def wall_ms(self) -> int:
-        """Time of day, which may jump."""
+        """Returns the time of day, which may jump."""
 
     def precise_s(self) -> float:
-        """Of a clock that never jumps, for short spans."""
+        """Returns the time of a clock that never jumps, for short spans."""
 
     def random_bytes(self, count: int) -> bytes: ...
 
@@ -63,35 +62,35 @@ class Environment(Protocol):
     def memory_total(self) -> int: ...
 
     def descriptors_max(self) -> int:
-        """How many files and sockets there may be; -1: there is no limit."""
+        """Returns how many files and sockets may be open; -1: there is no limit."""
 
     def memory_unused(self) -> int:
-        """How much is kept though it was freed."""
+        """Returns how much memory the allocator keeps though it was freed."""
 
     def has_unused_memory(self) -> bool:
-        """Whether that is so much that the system should have it back."""
+        """Returns whether that is so much that it should be returned to the system."""
 
     def release_memory(self) -> None:
-        """Give back to the system what was freed. That may take a while; it is done in a thread."""
+        """Returns freed memory to the system. That may take a while; it is done in a thread."""
 
     def yield_to_writer(self) -> None:
-        """Let another thread have the interpreter now."""
+        """Lets another thread have the interpreter now."""
 
     def place(self) -> Place | None:
-        """Where others on the same machine see whether this node runs."""
+        """Returns where the lock is by which others on the same machine see whether this node runs."""
 
     def is_held(self, place: Place) -> bool:
-        """Whether the node whose place that is can be seen from here, and runs."""
+        """Returns whether the node with that lock can be seen from here, and runs."""
 
     def take(self, place: Place) -> Inherited | None:
-        """The folder of that node. None: it runs, or cannot be seen from here."""
+        """Locks the data folder of that node. Returns None if the node runs, or cannot be seen from here."""
 
     def close(self) -> None:
-        """The node is over: let go of files."""
+        """Closes the files, when the node has stopped."""
 
 
 class RealEnvironment:
-    """The real world."""
+    """The machine itself."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, data_dir: str, files: FileDisk | None = None) -> None:
         self.loop = loop

@@ -1,4 +1,4 @@
-"""What other nodes answer and ask, as JSON objects."""
+"""Reads the JSON objects of other nodes' requests and answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def read_object(data: bytes | str) -> dict[str, Any]:
-    """Raises ValueError if it is none, or is nested so deeply that Python gives up."""
+    """Reads a JSON object. Raises ValueError if it is none, or is nested so deeply that Python gives up."""
     try:
         value = json.loads(data)
     except RecursionError:

@@ -1,16 +1,16 @@
-"""Which nodes this user runs on this machine, and how to reach them.
+"""The list of the nodes that this user runs on this machine, and how to reach them.
 
 A running node keeps a small file in a folder of the user's; leveretctl reads it, so that `leveretctl -n NAME ...` needs
-neither port nor cookie. It plays the part that epmd plays for RabbitMQ, without a process that could be missing.
+neither port nor cookie. It does what epmd does for RabbitMQ, without a process that could be missing.
 
 The folder is `~/.leveret/nodes`, not $XDG_RUNTIME_DIR: that one is set in a login session and missing in a service, so
 that the two would not find each other. LEVERET_RUNTIME_DIR names another.
 
-A node that was killed leaves its file behind. An entry therefore counts only while its process lives, and that is known
-by its id *and* by when it began: ids are used again. Two nodes of one name (in tests, say) have a file each and do not
-overwrite each other's; who asks for that name is told of both.
+A node that was killed leaves its file behind. An entry therefore counts only while its process lives, and a process is
+known by its id *and* by when it began: ids are used again. Two nodes of one name (in tests, say) have a file each and
+do not overwrite each other's; a search for that name reports both.
 
-Everything in a file is known to whoever may read the node's data folder anyway, and the folder is closed to others.
+Everything in a file is known to anybody who may read the node's data folder, and the folder is closed to others.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Entry(NamedTuple):
 
 
 class NotFound(Exception):
-    """No node to be had by that name; the text says which there are. `known` has their names."""
+    """There is no single node of that name; the text says which there are. `known` has their names."""
 
     def __init__(self, text: str, known: tuple[str, ...] = ()) -> None:
         super().__init__(text)
@@ -57,7 +57,7 @@ class NotFound(Exception):
 
 
 def entry_of(settings: Settings, ports: Mapping[str, int]) -> Entry:
-    """The entry of this process. `ports`: those that were opened, as the system chose them: cluster, amqp, amqps."""
+    """Returns the entry of this process. `ports`: those that were opened, by protocol: cluster, amqp, amqps."""
     tls = settings.cluster_tls
     return Entry(
         settings.node_name,
@@ -68,7 +68,7 @@ def entry_of(settings: Settings, ports: Mapping[str, int]) -> Entry:
         (ports["amqp"],) if "amqp" in ports else (),
         (ports["amqps"],) if "amqps" in ports else (),
         None if settings.cookie_file is None else os.path.abspath(settings.cookie_file),
-        # The password of a key is not written down; who has one names the files to leveretctl.
+        # The password of a key is not written down; where there is one, leveretctl is given the files by options.
         None if tls is None or tls.password or not tls.cacertfile else (tls.certfile, tls.keyfile, tls.cacertfile),
     )
 
@@ -78,7 +78,7 @@ def folder(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def announce(entry: Entry) -> None:
-    """This process runs that node. Raises OSError where nothing can be written."""
+    """Writes the entry of this process. Raises OSError where nothing can be written."""
     where = folder()
     os.makedirs(where, mode=0o700, exist_ok=True)
     _remove_stale(where)
@@ -92,7 +92,7 @@ def announce(entry: Entry) -> None:
 
 
 def withdraw(name: str, pid: int | None = None) -> None:
-    """The node has stopped, or has another name from now on. What is not there need not be removed."""
+    """Removes the entry of a node that has stopped, or gets another name; does nothing if there is none."""
     try:
         os.unlink(os.path.join(folder(), _file_name(name, os.getpid() if pid is None else pid)))
     except FileNotFoundError:
@@ -100,13 +100,13 @@ def withdraw(name: str, pid: int | None = None) -> None:
 
 
 def entries() -> list[Entry]:
-    """All nodes that run, by name. An unreadable file is as good as none: it may be of another version."""
+    """Returns all nodes that run, by name. An unreadable file is ignored: it may be of another version."""
     found = [entry for _, entry in _read_all(folder()) if entry is not None and is_running(entry)]
     return sorted(found, key=lambda entry: (entry.name, entry.port))
 
 
 def find(name: str | None = None) -> Entry:
-    """The node of that name, with or without its host; without a name the default one, or the only one there is.
+    """Returns the node of that name, with or without its host; without a name the default one, or the only one.
 
     Raises NotFound.
     """
@@ -129,7 +129,7 @@ def find(name: str | None = None) -> Entry:
 
 
 def at_address(host: str, port: int) -> Entry | None:
-    """The node of this user that listens there."""
+    """Returns the node of this user that listens there."""
     local = ("localhost", "127.0.0.1", "::1")
     for entry in entries():
         if entry.port == port and (entry.host == host or (host in local and entry.host in ("", "0.0.0.0", *local))):
@@ -138,7 +138,7 @@ def at_address(host: str, port: int) -> Entry | None:
 
 
 def is_running(entry: Entry) -> bool:
-    """Whether the process that wrote the entry is still there."""
+    """Returns whether the process that wrote the entry still runs."""
     try:
         os.kill(entry.pid, 0)
     except ProcessLookupError:
@@ -152,7 +152,7 @@ def is_running(entry: Entry) -> bool:
 
 
 def _process(pid: int) -> tuple[str, str]:
-    """A process' state, and when it began; empty where that cannot be had."""
+    """Returns a process's state, and when it began; empty where that is not known."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The second field is the command's name in brackets, and may contain spaces and brackets itself.

@@ -1,4 +1,4 @@
-"""What a node writes for people: one event, one entry, to the console, a file, or both.
+"""The log of a node: one entry for each event, to the console, a file, or both.
 
 An entry looks as RabbitMQ's do, because people have patterns for those:
 
@@ -8,19 +8,20 @@ An entry looks as RabbitMQ's do, because people have patterns for those:
 Where Erlang has the process that writes, here is the number of the node's process. A text of several lines has the
 same head before each of them, so that `grep` finds whole entries; in JSON they stay one line.
 
-Much of what is logged was sent by strangers: names, reasons, paths. `Form` is what every entry passes, and it takes the
-arguments of an entry for theirs: newlines and control characters in them are escaped, and each is cut to
-`visible.CHARACTERS_MAX`. So nobody forges an entry, sends a terminal a command, or fills a disk with one request. The
-text that the arguments are put into is the node's own, and may have lines; `lines` says so of an argument. An entry as
-a whole is bounded, too, with the traceback that it may have.
+Much of what is logged was sent by clients: names, reasons, paths. Every entry passes through `Form`, which trusts no
+argument of an entry: newlines and control characters in it are escaped, and it is cut to
+`visible_text.CHARACTERS_MAX`. So nobody forges an entry, sends a terminal a command, or fills a disk with one request.
+The text that the arguments are put into is the node's own, and may have several lines; an argument of type `lines` may,
+too. The size of an entry as a whole is limited, with the traceback that it may have.
 
-Which entries there are is decided twice. A *category* (`log.connection.level`) has a level, and so has each *output*
-(`log.file.level`); an entry must pass both. `set_log_level` changes the levels of categories while the node runs.
+Two levels decide whether an entry is written. A *category* (`log.connection.level`) has a level, and so has each
+*output* (`log.file.level`); an entry must pass both. `set_log_level` changes the levels of categories while the node
+runs.
 
-A file is set aside when it grew to a size, or at a time of the day, week or month (`log.file.rotation.*`). The one
-written last is NAME.0, the one before NAME.1, as RabbitMQ numbers them. Compressing is done by a thread of its own: the
-event loop, on which entries are written, must not wait for it. Whoever rotates with a tool of the system moves the file
-away and sends SIGHUP, or says `leveretctl rotate_logs`: the node opens a new one under the name.
+A file is rotated when it has grown to a size, or at a time of the day, week or month (`log.file.rotation.*`). The
+newest of the old files is NAME.0, the one before NAME.1, as RabbitMQ numbers them. Compressing is done by a thread of
+its own: the event loop, on which entries are written, must not wait for it. A tool of the system that rotates logs
+moves the file away and sends SIGHUP, or runs `leveretctl rotate_logs`: the node opens a new one under the name.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ SHORT: Final = {
 }
 ENTRY_CHARACTERS_MAX: Final = 32 << 10
 ENTRY_LINES_MAX: Final = 200
-TAIL_BYTES: Final = 1 << 20  # As much of a file is looked through for its last lines.
+TAIL_BYTES: Final = 1 << 20  # How much of a file is read for its last lines.
 
 
 class NoLogFile(Exception):
@@ -65,7 +66,7 @@ class NoLogFile(Exception):
 
 
 class lines(str):
-    """An argument of an entry whose lines are the node's own."""
+    """An argument of an entry that is the node's own text, whose newlines are not escaped."""
 
 
 class _Argument:
@@ -88,7 +89,7 @@ def _shown(value: object) -> object:
 
 
 def message_of(record: logging.LogRecord) -> str:
-    """What an entry says, without its traceback."""
+    """Returns the text of an entry, without its traceback."""
     arguments: tuple[object, ...] | Mapping[str, object] | None = record.args
     if not arguments:
         return str(record.msg)
@@ -98,7 +99,7 @@ def message_of(record: logging.LogRecord) -> str:
 
 
 class Form(logging.Formatter):
-    """An entry as text."""
+    """Formats an entry as text or JSON."""
 
     def __init__(self, form: LogForm, pid: int) -> None:
         super().__init__()
@@ -114,7 +115,7 @@ class Form(logging.Formatter):
         if self.form.json:
             domain = record.name.replace(ROOT, "rabbitmq", 1)
             entry = {"time": time, "level": level, "msg": text, "domain": domain, "pid": self.pid}
-            # Names of queues may be no UTF-8; whoever reads JSON needs text.
+            # Names of queues may not be UTF-8, and JSON must be.
             return json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
         head = f"{time} [{level}] {self.pid} "
         if self.form.single_line:
@@ -143,7 +144,7 @@ class Form(logging.Formatter):
 
 
 class FileOutput(logging.Handler):
-    """A file that is set aside when it is time. `now` is a clock; `later` runs what takes long."""
+    """Writes entries to a file, and rotates it. `now` is a clock; `later` runs what takes long."""
 
     def __init__(
         self,
@@ -157,7 +158,7 @@ class FileOutput(logging.Handler):
         self.rotation = rotation
         self.now = now
         self.later = later or _in_a_thread
-        self.compressing = threading.Lock()  # One at a time, and none while names are passed on.
+        self.compressing = threading.Lock()  # One file is compressed at a time, and none while files are renamed.
         self.due = next_rotation(rotation.date, now())
         self.file = self._open()
 
@@ -179,7 +180,7 @@ class FileOutput(logging.Handler):
             self.file.flush()
             self.size += len(text.encode("utf-8", "replace"))
         except (OSError, ValueError, NoLogFile):
-            self.handleError(record)  # Says so on stderr: a disk that is full must not stop the node.
+            self.handleError(record)  # Writes it to stderr: a disk that is full must not stop the node.
 
     def _is_time(self) -> bool:
         if self.rotation.size and self.size >= self.rotation.size:
@@ -187,12 +188,12 @@ class FileOutput(logging.Handler):
         return self.due is not None and self.now() >= self.due
 
     def rotate(self) -> None:
-        """Begin a new file; those before move on by one, and the oldest goes."""
+        """Begins a new file; the numbers of the old ones rise by one, and the oldest is deleted."""
         if not self.size:
             self.due = next_rotation(self.rotation.date, self.now())
             return
         if not self.compressing.acquire(blocking=False):
-            return  # The file goes on growing until the last one is packed.
+            return  # The file goes on growing until the last one is compressed.
         try:
             for number in range(self.rotation.count - 1, -1, -1):
                 for ending in ("", ".gz"):
@@ -228,7 +229,7 @@ class FileOutput(logging.Handler):
                 os.remove(name)
 
     def reopen(self) -> None:
-        """Somebody else has moved the file away."""
+        """Opens the file again, after another program has moved it away."""
         self.acquire()
         try:
             self._reopen()
@@ -250,7 +251,7 @@ def _in_a_thread(work: Callable[[], None]) -> None:
 
 
 def next_rotation(pattern: str, now: datetime.datetime) -> datetime.datetime | None:
-    """The first moment after `now` that the pattern names; None: it names none."""
+    """Returns the first moment after `now` that the pattern names; None if it names none."""
     found = ROTATION_DATE.fullmatch(pattern)
     if found is None:
         return None
@@ -273,11 +274,11 @@ def next_rotation(pattern: str, now: datetime.datetime) -> datetime.datetime | N
     raise AssertionError(f"{pattern} names a day that comes at least every second month")
 
 
-# -- All of it -----------------------------------------------------------------------------------------------------
+# -- Set-up and levels ---------------------------------------------------------------------------------------------
 
 
 def set_up(settings: Settings) -> None:
-    """Direct the loggers `leveret` and `leveret.<category>` where the settings say. Raises `NoLogFile`."""
+    """Directs the loggers `leveret` and `leveret.<category>` to the configured outputs. Raises `NoLogFile`."""
     for name in ("debug", "info", "notice", "warning", "error", "critical"):
         logging.addLevelName(LOG_LEVELS[name], name)
     logger = logging.getLogger(ROOT)
@@ -309,26 +310,26 @@ def set_level(category: str, level: str) -> None:
 
 
 def levels() -> dict[str, str]:
-    """What holds now, for each category."""
+    """Returns the present level of each category."""
     names = {number: name for name, number in reversed(list(LOG_LEVELS.items()))}
     return {name: names.get(logger_of(name).getEffectiveLevel(), "info") for name in LOG_CATEGORIES}
 
 
 def is_shown(level: str) -> bool:
-    """Whether any output lets entries of that level through."""
+    """Returns whether any output writes entries of that level."""
     handlers = logging.getLogger(ROOT).handlers
     return not handlers or any(handler.level <= LOG_LEVELS[level] for handler in handlers)
 
 
 def reopen() -> None:
-    """Open the files anew under their names. Raises `NoLogFile`; then the old ones are still written."""
+    """Opens the log files again under their names. Raises `NoLogFile`; then the old ones are still written."""
     for handler in logging.getLogger(ROOT).handlers:
         if isinstance(handler, FileOutput):
             handler.reopen()
 
 
 def on_hangup() -> None:
-    """A signal has nobody to answer to."""
+    """Opens the log files again at SIGHUP. A failure is logged, since a signal has no caller to be told."""
     try:
         reopen()
     except NoLogFile as error:
@@ -338,19 +339,20 @@ def on_hangup() -> None:
 
 
 def tail(path: str, lines: int) -> tuple[list[str], int]:
-    """The last lines of a file, and where it ends. Raises OSError."""
+    """Returns the last lines of a file, and where it ends. Raises OSError."""
     with open(path, "rb") as file:
         end = file.seek(0, os.SEEK_END)
         start = file.seek(max(0, end - TAIL_BYTES))
         data = file.read(end - start)
     found = data.decode("utf-8", "replace").splitlines()
     if start and found:
-        del found[0]  # Cut off in front.
+        del found[0]  # Its beginning was not read.
     return found[-lines:], end
 
 
 def since(path: str, position: int) -> tuple[str, int]:
-    """What was written behind a position, and where to go on. A file that is shorter is another one."""
+    """Returns what was written after a position, and where to go on. A file that is shorter than the position is a new
+    one, and read from its beginning."""
     with open(path, "rb") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(position if position <= end else 0)

@@ -1,4 +1,4 @@
-"""A watch on the event loop: how long its turns take, and what the long ones did.
+"""Measures how long turns of the event loop take, and logs what the long ones did.
 
 One turn of the loop serves everybody who is connected, so a turn that takes long makes all of them wait. asyncio has
 no hook for the end of a turn, and its debug mode, which has one, costs every callback. So a timer is set to `BEAT_S`
@@ -37,12 +37,12 @@ BOUNDS_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 class Turns:
-    """How long turns were: a histogram."""
+    """A histogram of the durations of turns."""
 
     __slots__ = ("busiest_s", "counts", "longest_s", "slow", "sum_s")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS_S) + 1)  # Up to each bound, and the rest.
+        self.counts = [0] * (len(BOUNDS_S) + 1)  # For each bound those up to it, and last the longer ones.
         self.sum_s = 0.0
         self.slow = 0  # Longer than `SLOW_S`.
         self.longest_s = 0.0
@@ -71,7 +71,7 @@ class Watch:
         self._clock = clock
         self._processor = processor
         self._due = 0.0
-        self._worked_s = 0.0  # By the loop's thread, until the last beat.
+        self._worked_s = 0.0  # Processor time of the loop's thread at the last beat.
         self._seen = ""  # Where the loop was when the thread looked and no beat had come for long.
         self._thread_id = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -119,7 +119,7 @@ class Watch:
             self.look()
 
     def look(self) -> None:
-        """Note where the loop is if it is late. The first note of a turn stays: it is the most likely to be of it."""
+        """Notes where the loop is if it is late. The first note of a turn is kept: it most likely shows the cause."""
         if self._clock() - self._due > SUSPICIOUS_S and not self._seen:
             frame = sys._current_frames().get(self._thread_id)
             if frame is not None:
@@ -127,7 +127,7 @@ class Watch:
 
 
 def where(frame: FrameType) -> str:
-    """The innermost calls, the innermost first."""
+    """Returns the innermost calls as text, the innermost first."""
     found: list[str] = []
     at: FrameType | None = frame
     while at is not None and len(found) < FRAMES_MAX:
@@ -138,5 +138,5 @@ def where(frame: FrameType) -> str:
 
 
 def _short(path: str) -> str:
-    """A file's name with its folder, which tells modules of the same name apart."""
+    """Returns a file's name with its folder, which tells modules of the same name apart."""
     return "/".join(path.rsplit("/", 2)[-2:])

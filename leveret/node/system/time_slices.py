@@ -1,4 +1,4 @@
-"""Long work in the event loop, in slices: whoever goes through a hundred thousand queues lets others have a turn.
+"""Cuts long work in the event loop into slices: a loop over a hundred thousand queues lets other callbacks run.
 
 A slice is short compared with what a client notices. The clock is asked every few steps only, so a step must be short
 too: some microseconds. What cannot be cut (sorting a list, encoding a large value) is done in pieces that can.
@@ -13,18 +13,18 @@ from time import perf_counter
 from typing import Any, Final, TypeVar
 
 SLICE_S: Final = 0.001
-STEPS: Final = 16  # Between two looks at the clock.
-# Of the loop, between two slices: a message is read in one and handled in the next, and should not wait for a slice in
-# between. Where nobody else has anything to do, a pass takes some microseconds.
+STEPS: Final = 16  # Steps between two looks at the clock.
+# Passes of the event loop between two slices: a message is read in one pass and handled in the next, and should not
+# wait for a slice in between. Where nobody else has anything to do, a pass takes some microseconds.
 PASSES: Final = 3
 SORTED_AT_ONCE: Final = 256
-FEW: Final = 1_024  # As many as are kept in order while the others pass by.
+FEW: Final = 1_024  # Up to so many wanted items, only the best so far are kept while the list is read.
 
 _T = TypeVar("_T")
 
 
 class Slices:
-    """Of one piece of work."""
+    """The slices of one piece of work."""
 
     __slots__ = ("_left", "_steps", "_until")
 
@@ -34,7 +34,7 @@ class Slices:
         self._left = self._steps = steps
 
     def is_over(self) -> bool:
-        """Called after each step: whether the slice has been long enough. Then `rest` is due."""
+        """Returns, after each step, whether the slice has been long enough. Then `rest` is due."""
         self._left -= 1
         if self._left > 0:
             return False
@@ -42,13 +42,13 @@ class Slices:
         return perf_counter() >= self._until
 
     async def rest(self) -> None:
-        """Let all others go first."""
+        """Lets all other callbacks of the event loop run first."""
         for _ in range(PASSES):
             await asyncio.sleep(0)
         self._until = perf_counter() + SLICE_S
 
     async def each(self, items: Iterable[_T]) -> AsyncIterator[_T]:
-        """The items, with rests between them. They must not change meanwhile."""
+        """Yields the items, with rests between them. They must not change meanwhile."""
         for item in items:
             yield item
             if self.is_over():
@@ -56,7 +56,7 @@ class Slices:
 
 
 async def picked(items: Iterable[_T], wanted: Callable[[_T], bool], steps: int = STEPS) -> list[_T]:
-    """As a list comprehension, in slices."""
+    """Returns the wanted items, like a list comprehension, in slices."""
     slices, found = Slices(steps), []
     for item in items:
         if wanted(item):
@@ -69,7 +69,8 @@ async def picked(items: Iterable[_T], wanted: Callable[[_T], bool], steps: int =
 async def in_order(
     items: list[_T], key: Callable[[_T], Any], reverse: bool = False, most: int | None = None
 ) -> list[_T]:
-    """As `sorted`, in slices, and no more than the first `most`: runs are sorted one by one, then merged."""
+    """Sorts like `sorted`, in slices, and returns no more than the first `most`. Runs are sorted one by one, then
+    merged."""
     slices = Slices()
     if most is not None and most <= FEW:
         best: list[_T] = []

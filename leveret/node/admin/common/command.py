@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from leveret.node.cluster.partition_pause import PartitionPause
     from leveret.node.config.settings import Settings
     from leveret.node.sockets.amqp_socket import Client
-    from leveret.node.stats.stats_history import Samples
+    from leveret.node.stats.stats_history import StatsHistory
     from leveret.node.storage import Storage
     from leveret.node.system.alarms import Alarms
     from leveret.raft import Raft
@@ -123,7 +123,7 @@ class Node(Protocol):
     @property
     def alarms(self) -> Alarms: ...
     @property
-    def samples(self) -> Samples: ...
+    def samples(self) -> StatsHistory: ...
     @property
     def storage(self) -> Storage: ...
     @property

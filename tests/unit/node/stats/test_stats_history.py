@@ -13,7 +13,7 @@ from leveret.base.counters import ExchangeCounters, MessageCounters, NodeCounter
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.records import QueueSpec
 from leveret.node.stats import stats_history as s
-from leveret.node.stats.stats_history import KEPT, Past, Samples, Window, row_at, tick_of
+from leveret.node.stats.stats_history import KEPT, Past, StatsHistory, Window, row_at, tick_of
 from leveret.node.system import time_slices
 from tests.unit.broker.queue.test_queue import Host
 
@@ -30,7 +30,7 @@ class World:
         storage = SimpleNamespace(log=SimpleNamespace(appended_bytes=3))
         settings = SimpleNamespace(statistics_interval_ms=5_000)
         node = SimpleNamespace(settings=settings, broker=self.broker, alarms=alarms, clients={}, storage=storage)
-        self.samples = Samples(cast(Any, node))
+        self.samples = StatsHistory(cast(Any, node))
         self.tick = 100
 
     def queue(self, number: int, name: str = "q") -> Queue:
