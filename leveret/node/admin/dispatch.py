@@ -1,24 +1,25 @@
-"""The node's side of leveretctl: one question, one answer, both JSON, over a call on the cluster port.
+"""Answers the control commands of leveretctl: one request, one answer, both JSON, over a call on the cluster port.
 
     {"command": "add_user", "arguments": {"name": "ann", ...}}
     {"ok": <value>}    or    {"error": {"code": 70, "text": "User \"ann\" already exists", "form": "headed"}}
 
-Who has the cookie may ask anything: it could as well join the cluster. So nothing here asks who it is; everything is
-checked for what it is, because a slip must end in a sentence and not in a half-changed node.
+A caller that has the cookie may send any command: it could as well join the cluster. So callers are not authorised
+here; but every argument is checked, because a mistake must end in a message and not in a half-changed node.
 
-What the commands rest on:
+Kinds of commands:
 
-- *Changes* of metadata are agreed on by the cluster (`Cluster.change`). What RabbitMQ has a text of its own for (a user
-  that exists, a vhost that does not) is looked up in this node's copy first; a change that another one overtakes is
-  still decided once, when it is applied, and its refusal is handed on.
+- *Changes* of metadata are committed by the cluster (`Cluster.change`). Errors for which RabbitMQ has a text of its own
+  (a user that exists, a vhost that does not) are looked up in this node's copy first; a change that another one
+  overtakes is still decided when it is applied, and its refusal is passed on.
 - *Lists* come page by page, so that a hundred thousand queues neither make one giant frame nor hold up the event loop.
-  What only the owner knows (messages waiting, connections) is asked of each node in turn: a `local_*` command of the
-  same kind, by a call to its address. A node that does not answer is named in the page (`missing`).
-- *Life* (`stop_app`, `join_cluster`, ...) is the server's. A reset closes the links of the old life, and with them the
-  one on which it was asked for. Whoever wants to know how it ended gives a *ticket* along with the command, and asks
-  for the `outcome` of that ticket if the connection is lost. What takes long is begun (`begin`) and asked for then.
+  What only one node knows (ready messages, connections) is asked of each node in turn: a `local_*` command of the same
+  kind, by a call to its address. A node that does not answer is named in the page (`missing`).
+- *Starting and stopping* (`stop_app`, `join_cluster`, ...) is done by the server. A reset closes all links, also the
+  one on which it was asked for. A caller that wants to know how it ended sends a *ticket* with the command, and asks
+  for the `outcome` of that ticket if the connection is lost. A command that takes long is begun with `begin`, and its
+  outcome is asked for.
 
-A fault of ours in a command costs that command: it is logged with where it happened, and answered with exit code 70.
+A bug in a command affects only that command: it is logged with a traceback, and answered with exit code 70.
 """
 
 from __future__ import annotations
@@ -108,20 +109,20 @@ class Control:
         self.server = server
         self.commands: Mapping[str, Command] = COMMANDS
         self.started_s = time.monotonic()
-        self.life = asyncio.Lock()  # Joining, resetting: one at a time.
+        self.life = asyncio.Lock()  # Joins, resets and the like run one at a time.
         self.outcomes: dict[str, bytes | None] = {}  # By ticket, the oldest first; None: not answered yet.
-        self.progress = ""  # Of what was begun last.
-        self.moves: dict[int, asyncio.Task[str | None]] = {}  # By the queue's id; what came of it is kept until asked.
+        self.progress = ""  # The progress of the command that was begun last.
+        self.moves: dict[int, asyncio.Task[str | None]] = {}  # By the queue's id; the result is kept until asked for.
         self.desk = definitions.Desk()
         self.rebalancer = Rebalancer(self)
-        self.queues_in_order: tuple[Metadata, int, list[QueueSpec]] | None = None  # As of that index; `queue_page`.
+        self.queues_in_order: tuple[Metadata, int, list[QueueSpec]] | None = None  # At that index: see `queue_page`.
         self._begun: set[asyncio.Task[bytes]] = set()
         self._policies: tuple[Metadata, PolicyBook] | None = None
 
     # -- Answering -----------------------------------------------------------------------------------------------
 
     async def answer(self, payload: bytes) -> bytes:
-        """Never raises: whatever is wrong is in the answer."""
+        """Runs the command of a request and returns the answer. Never raises: errors are in the answer."""
         try:
             name, arguments, ticket = _parse(payload)
         except Refused as refused:
@@ -141,9 +142,9 @@ class Control:
         self.outcomes[ticket] = None
 
     def begin(self, ticket: str, name: str, arguments: dict[str, Any]) -> None:
-        """Run a command beside the call that asked for it."""
+        """Runs a command in a task, after the call that asked for it has been answered."""
         self.progress = ""
-        self._expect(ticket)  # Now: whoever asks for it may be faster than the task.
+        self._expect(ticket)  # Now: the outcome may be asked for before the task begins.
         task = asyncio.get_running_loop().create_task(self._answer_for(ticket, name, arguments))
         self._begun.add(task)
         task.add_done_callback(self._begun.discard)
@@ -158,7 +159,7 @@ class Control:
             return _error(refused)
 
     async def run(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Raises Refused, and nothing else."""
+        """Runs a command and returns its result. Raises Refused, and nothing else."""
         command = self.commands.get(name)
         if command is None:
             raise Refused(USAGE, f"this node knows no command '{name}'")
@@ -191,7 +192,7 @@ class Control:
 
     @property
     def is_starting(self) -> bool:
-        """The app is on its way: it looks for its cluster, or catches up with it."""
+        """True while the app starts: it looks for its cluster, or catches up with it."""
         server = self.server
         return not server.prepared and (server.node is not None or server.starting is not None)
 
@@ -205,14 +206,14 @@ class Control:
 
     @property
     def policies(self) -> PolicyBook:
-        """What holds for which name. Patterns are compiled once."""
+        """The policies, with their patterns compiled once."""
         metadata = self.node.metadata
         if self._policies is None or self._policies[0] is not metadata:
             self._policies = metadata, PolicyBook(metadata)
         return self._policies[1]
 
     async def change(self, command: Change) -> None:
-        """Have the cluster agree on a change. Raises Refused."""
+        """Has the cluster commit a change. Raises Refused."""
         await self.agreed(self.node.cluster.change(command))
 
     async def agreed(self, change: Awaitable[Applied]) -> None:
@@ -228,7 +229,7 @@ class Control:
         return None
 
     async def at(self, name: str, command: str, arguments: dict[str, Any]) -> Any:
-        """Run a command at the member of that name, be it this one. Raises NoAnswer, or the Refused of that node."""
+        """Runs a command at the member of that name, which may be this one. Raises NoAnswer, or that node's Refused."""
         if name == self.name:
             return await self.run(command, arguments)
         member = self.member(name)
@@ -270,5 +271,5 @@ def _error(refused: Refused) -> bytes:
 
 
 def _encode(answer: Any) -> bytes:
-    # Escaped to ASCII: a name that is no UTF-8 is told by lone surrogates, which cannot be written otherwise.
+    # Escaped to ASCII: a name that is not UTF-8 has lone surrogates, which cannot be written otherwise.
     return json.dumps(answer, separators=(",", ":")).encode("ascii")

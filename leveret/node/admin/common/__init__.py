@@ -1,1 +1,1 @@
-"""What all commands share: how one is declared, its arguments, its errors, and the columns of listings."""
+"""Shared parts of all control commands: declarations, arguments, errors, and the columns of lists."""

@@ -1,9 +1,8 @@
-"""How a control command is described, checked and refused; the commands themselves are in `control_*`.
+"""Declares, checks and refuses control commands; the commands themselves are in the packages beside this one.
 
-A command is a coroutine with named parameters. `Commands.add` notes the kind of each and whether the application must
-run for it, and `Command.checked` compares what came over the wire with that, so that a handler meets no value of
-another type. A refusal carries the exit code that leveretctl ends with, RabbitMQ's text, and the form in which
-rabbitmqctl shows it.
+A command is a coroutine with named parameters. `Commands.add` records the type of each and whether the application must
+run for it, and `Command.checked` compares the arguments of a request with that, so that a handler gets no value of
+another type. A refusal has the exit code of leveretctl, RabbitMQ's text, and the form in which rabbitmqctl shows it.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class NoAnswer(Exception):
 
 
 class Refused(Exception):
-    """The answer is no."""
+    """The command is refused, or has failed."""
 
     def __init__(self, code: int, text: str, form: str = HEADED) -> None:
         super().__init__(text)
@@ -100,7 +99,7 @@ class Cluster(Protocol):
     async def forget(self, name: str) -> None: ...
     async def rename(self, old: str, new: str) -> None: ...
     @property
-    def leadership(self) -> tuple[str | None, int]: ...  # Who leads, and its term.
+    def leadership(self) -> tuple[str | None, int]: ...  # The leader's id, and the term.
     @property
     def run(self) -> str: ...  # Names this run of the node.
     @property
@@ -141,13 +140,13 @@ class Node(Protocol):
     def schedule(self) -> None: ...
     def look(self) -> None: ...  # at memory and disk
     @property
-    def started_bytes(self) -> int: ...  # What the process had when the node was made.
+    def started_bytes(self) -> int: ...  # The memory of the process when the node was made.
     def memory_unused(self) -> int: ...
     async def move(self, queue: Queue, to: str) -> None: ...
 
 
 class Listeners(Protocol):
-    """Where clients come in."""
+    """The listeners for clients and HTTP."""
 
     @property
     def servers(self) -> Sequence[object]: ...
@@ -159,7 +158,7 @@ class Listeners(Protocol):
     def management_urls(self) -> dict[str, str]: ...  # By scheme.
     def close(self) -> None: ...
     async def open(self, node: Any) -> None: ...
-    async def reopened(self) -> None: ...  # Those for clients, if they are to be.
+    async def reopened(self) -> None: ...  # Waits while listeners are being opened again.
 
 
 class Server(Protocol):
@@ -168,7 +167,7 @@ class Server(Protocol):
     @property
     def settings(self) -> Settings: ...
     @property
-    def configured(self) -> Settings: ...  # Without what was changed since.
+    def configured(self) -> Settings: ...  # As in the configuration, without changes made since the start.
     @property
     def node(self) -> Any: ...  # Node | None; a protocol's members cannot be narrowed to another protocol.
     @property
@@ -178,9 +177,9 @@ class Server(Protocol):
     @property
     def prepared(self) -> bool: ...  # The app has caught up with its cluster, and serves.
     @property
-    def starting(self) -> object | None: ...  # The app is on its way.
+    def starting(self) -> object | None: ...  # None unless the app is starting.
     @property
-    def ports(self) -> dict[str, int]: ...  # That are open: cluster, amqp, amqps, management, management_tls.
+    def ports(self) -> dict[str, int]: ...  # The open ports: cluster, amqp, amqps, management, management_tls.
     @property
     def cookie(self) -> bytes: ...
     @property
@@ -202,7 +201,7 @@ class Server(Protocol):
 
 
 class Kind(NamedTuple):
-    """What a parameter may be."""
+    """The type of a parameter."""
 
     words: str
     fits: Callable[[Any], bool]
@@ -236,14 +235,14 @@ Handler = Callable[..., Awaitable[Any]]
 
 
 class Command(NamedTuple):
-    """One command and what it takes."""
+    """A command and its parameters."""
 
     run: Handler
     when: str
     parameters: dict[str, Kind]
 
     def checked(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments for `run`; those that are optional and missing are None. Raises Refused."""
+        """Returns the arguments for `run`; those that are optional and missing are None. Raises Refused."""
         for name in arguments:
             if name not in self.parameters:
                 raise Refused(USAGE, f"unknown argument {name}")
@@ -267,7 +266,7 @@ class Commands:
         self.table: dict[str, Command] = {}
 
     def add(self, when: str = RUNNING, **parameters: Kind) -> Callable[[Handler], Handler]:
-        """Make a coroutine function a command of its name."""
+        """Makes a coroutine function the command of its name."""
 
         def note(run: Handler) -> Handler:
             self.table[run.__name__] = Command(run, when, parameters)

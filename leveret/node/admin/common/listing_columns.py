@@ -1,7 +1,7 @@
-"""The columns that lists can have, in RabbitMQ's words; which of them are shown if none are named.
+"""The columns that lists can have, under RabbitMQ's names; and which of them are shown if none are named.
 
-All that rabbitmqctl 3.10 offers are here, and ours besides. What would always be empty (`ssl_hash`) is what RabbitMQ
-leaves empty too, where a connection has no such thing.
+All columns of rabbitmqctl 3.10 are here, and ours besides. Those that are always empty here (`ssl_hash`) are also empty
+in RabbitMQ for connections without such a value.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Definitions come in and go out: `import_definitions`, `export_definitions`, and `load_definitions` at a start.
+"""Imports and exports definitions: `import_definitions`, `export_definitions`, and `load_definitions` at a start.
 
-An import has two parts. First the whole file is looked through, and all that is wrong with it is gathered: if anything
-is, nothing is changed, for half an import is the one state nobody has asked for. Then its items become commands that
-the cluster agrees on, section by section, many under way at a time. What can still be refused then (a vhost is full, or
-was deleted meanwhile, or there is no majority) is told item by item, and the rest is done.
+An import has two parts. First the whole file is checked, and all problems are collected: if there are any, nothing is
+changed, so that no import is done by half. Then its items become commands that the cluster commits, section by section,
+many under way at a time. Items that are refused only then (a vhost is full, or was deleted meanwhile, or there is no
+majority) are reported one by one, and the rest is done.
 
-An import is the same for one who does it twice. What exists is left as it is where RabbitMQ leaves it (exchanges,
-queues, bindings), and replaced where RabbitMQ replaces it (users, permissions, policies, parameters). What exists and
-differs is told, and so is each item that has no meaning here.
+To import a file twice has the same result as once. What exists is left as it is where RabbitMQ leaves it (exchanges,
+queues, bindings), and replaced where RabbitMQ replaces it (users, permissions, policies, parameters). Items that exist
+and differ are reported, and so are items that have no meaning here.
 
 A file can have a hundred thousand queues. It does not fit into a frame, so it is staged in parts before it is imported,
-and an export is kept for a moment and fetched in parts. Both are bounded; whoever begins too many loses the oldest. The
-event loop gets its turn every `SLICE` items.
+and an export is kept for a moment and fetched in parts. Both have a limit: beyond it the oldest is dropped. Other
+callbacks of the event loop run every `SLICE` items.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ COMMANDS = Commands()
 KEPT_MAX: Final = 4  # Imports that are being staged, and exports that are being fetched.
 SLICE: Final = 500
 TOLD_EVERY: Final = 10_000
-LINES_MAX: Final = 50  # Of a kind, told to people.
-FAILURES_MAX: Final = 1_000  # Then it is no longer about items.
+LINES_MAX: Final = 50  # Messages of a kind that are shown.
+FAILURES_MAX: Final = 1_000  # Refused items after which an import is given up: the reason is not in single items.
 
 Say = Callable[[str], None]
 
 
 @dataclass
 class Staged:
-    """A file that is being sent."""
+    """A file that leveretctl is sending in parts."""
 
     sections: dict[str, list[Any]] = field(default_factory=dict)
     parts: int = 0
@@ -82,14 +82,14 @@ class Staged:
 
 @dataclass
 class Desk:
-    """What is in the hands of leveretctl, of one node; the oldest first."""
+    """The imports that leveretctl is sending to a node, and the exports that it is fetching; the oldest first."""
 
     staged: dict[str, Staged] = field(default_factory=dict)
     exports: dict[str, list[str]] = field(default_factory=dict)
 
 
 class Lines:
-    """Sentences for people: the first ones, and how many there were."""
+    """Messages for people: the first ones, and how many there were."""
 
     def __init__(self) -> None:
         self.kept: dict[str, None] = {}
@@ -107,30 +107,30 @@ class Lines:
 
 
 class Import:
-    """One file on its way into the metadata."""
+    """The import of one file."""
 
     def __init__(self, node: Node, vhost: str | None = None, version: Json = None) -> None:
         self.node = node
         self.metadata = node.metadata
         self.reader = Reader(_hashed, vhost, version)
         self.problems = Lines()
-        self.pattern_costs: dict[str, int] = {}  # Of all policies of a vhost, with those of the file.
+        self.pattern_costs: dict[str, int] = {}  # By vhost, of all its policies with those of the file.
         self.notes = Lines()
         self.failures = Lines()
         self.done: dict[str, int] = {}
-        self.same: dict[str, int] = {}  # Were there already.
+        self.same: dict[str, int] = {}  # Items that existed already.
         self.commands: dict[str, list[c.Command]] = {}
-        # What is there, or will be before it is needed.
+        # Vhosts and users that exist, or will be created before they are needed.
         self.vhosts = set(self.metadata.vhosts)
         self.users = set(self.metadata.users)
-        self.types: dict[tuple[str, str], str] = {}  # Of the file's exchanges.
+        self.types: dict[tuple[str, str], str] = {}  # The types of the file's exchanges.
         self.queues: set[tuple[str, str]] = set()
         self.masters: dict[str, int] | None = None  # Queues of each node, those under way included.
 
-    # -- Looking through -----------------------------------------------------------------------------------------
+    # -- Checking ------------------------------------------------------------------------------------------------
 
     async def check(self, document: Json, vhost: str | None = None) -> None:
-        """Gather what is wrong, and what is to be done."""
+        """Collects the problems of a file, and the commands that import it."""
         for problem in definitions.document_problems(document, vhost):
             self.problems.add(problem)
         if self.problems.count or not isinstance(document, dict):
@@ -211,7 +211,7 @@ class Import:
         )
 
     def _cost_problem(self, command: c.SetPolicy) -> str | None:
-        """Whether the vhost's policies, with those of the file so far, would take too long to search for."""
+        """Returns a problem if matching the vhost's policies, with those of the file so far, would take too long."""
         vhost, metadata = command.vhost, self.metadata
         kept = (metadata.operator_policies if command.operator else metadata.policies).get((vhost, command.name))
         before = self.pattern_costs.get(vhost, metadata.pattern_costs.get(vhost, 0))
@@ -250,13 +250,13 @@ class Import:
             return spec.type
         found = self.types.get((vhost, exchange))
         if found is None and vhost not in self.metadata.vhosts:
-            return _PREDECLARED.get(exchange)  # They come with the vhost.
+            return _PREDECLARED.get(exchange)  # Predeclared exchanges are created with the vhost.
         return found
 
     def _missing_end(self, bind: c.Bind) -> str | None:
         vhost, destination = bind.vhost, bind.destination
         if vhost not in self.vhosts:
-            return None  # Which is told, and is no matter of its ends.
+            return None  # The missing vhost is reported; the binding's ends need not be.
         if self._type(vhost, bind.source) is None:
             return f"no exchange '{bind.source}'"
         if bind.destination_kind == "exchange":
@@ -264,10 +264,10 @@ class Import:
         there = (vhost, destination) in self.queues or (vhost, destination) in self.metadata.queues
         return None if there else f"no queue '{destination}'"
 
-    # -- Doing ---------------------------------------------------------------------------------------------------
+    # -- Importing -----------------------------------------------------------------------------------------------
 
     async def apply(self, say: Say) -> None:
-        """Have the cluster agree on all of it."""
+        """Has the cluster commit all commands."""
         for section in SECTIONS:
             commands = self.commands.pop(section, [])
             self.done[section] = self.same[section] = 0
@@ -293,7 +293,7 @@ class Import:
                 self.failures.add(f"{section}: '{name}': {applied.refused.text}")
 
     def _ready(self, command: c.Command) -> c.Command | None:
-        """The command to propose; None if all is as it says."""
+        """Returns the command to propose; None if it would change nothing."""
         metadata = self.metadata
         if isinstance(command, c.DeclareQueue):
             queue = metadata.queues.get((command.vhost, command.name))
@@ -316,8 +316,8 @@ class Import:
         return None if is_so else command
 
     def _is_set(self, command: c.Command) -> bool:
-        """Whether it would change nothing. A node imports its definitions at each start, and the log of commands should
-        not grow by that."""
+        """Returns whether a command would change nothing. A node imports its definitions at each start, and the log of
+        commands should not grow by that."""
         metadata = self.metadata
         match command:
             case c.PutUser(name, password_hash, hashing, tags):
@@ -399,7 +399,7 @@ class LoadFailed(Exception):
 
 
 def definition_files(path: str) -> list[str]:
-    """The file, or all JSON files of the folder in the order of their names. Raises LoadFailed."""
+    """Returns the file, or all JSON files of the folder in the order of their names. Raises LoadFailed."""
     try:
         if not os.path.isdir(path):
             return [path]
@@ -409,7 +409,7 @@ def definition_files(path: str) -> list[str]:
 
 
 def read_document(path: str) -> Json:
-    """Raises LoadFailed."""
+    """Reads a file of definitions. Raises LoadFailed."""
     try:
         with open(path, "rb") as file:
             data = file.read(DOCUMENT_BYTES_MAX + 1)
@@ -425,8 +425,8 @@ def read_document(path: str) -> Json:
 
 
 async def load(node: Node, path: str) -> None:
-    """Before clients are served: import what `load_definitions` names. Raises LoadFailed; then the node does not start,
-    as a RabbitMQ does not, since clients would find half of what they need."""
+    """Imports the files that `load_definitions` names, before clients are served. Raises LoadFailed; then the node does
+    not start, as in RabbitMQ, since clients would find half of what they need."""
     for name in definition_files(path):
         document = read_document(name)
         version = document.get("rabbit_version") if isinstance(document, dict) else None
@@ -451,7 +451,7 @@ def counted(done: dict[str, int]) -> str:
 
 @COMMANDS.add(RUNNING, id=TEXT, section=TEXT, text=TEXT)
 async def stage_definitions(control: Control, id: str, section: str, text: str) -> None:
-    """Keep a part of a file: a JSON list of items of a section."""
+    """Keeps a part of a file: a JSON list of items of a section."""
     if section not in SECTIONS:
         raise Refused(DATA_ERROR, f"definitions have no section '{section}'")
     try:
@@ -474,7 +474,7 @@ async def stage_definitions(control: Control, id: str, section: str, text: str) 
 
 @COMMANDS.add(RUNNING, id=TEXT, parts=NUMBER, vhost=TEXT.or_none(), remarks=OBJECT)
 async def import_definitions(control: Control, id: str, parts: int, vhost: str | None, remarks: dict[str, Any]) -> Any:
-    """Import what was staged. `remarks`: what else the file says."""
+    """Imports the staged parts of a file. `remarks`: the other fields of the file."""
     staged = control.desk.staged.pop(id, Staged())
     if staged.parts != parts:
         raise Refused(UNAVAILABLE, "the node has not kept the whole file: too many are imported at a time. Try again")
@@ -494,7 +494,7 @@ async def import_definitions(control: Control, id: str, parts: int, vhost: str |
 
 @COMMANDS.add(RUNNING, vhost=TEXT.or_none())
 async def export_definitions(control: Control, vhost: str | None) -> Any:
-    """Make an export, to be fetched in parts. It shows one moment, however long it is fetched."""
+    """Makes an export, to be fetched in parts. It shows one moment, however long fetching it takes."""
     metadata = control.node.metadata
     if vhost is not None and vhost not in metadata.vhosts:
         raise Refused(DATA_ERROR, f"Virtual host '{vhost}' does not exist")
@@ -533,7 +533,7 @@ def _make_room(kept: dict[str, Any]) -> None:
 
 
 def document_text(sections: Mapping[str, Iterable[Any]], vhost: str | None) -> Iterator[str]:
-    """The text of an export, an item a line, so that two of them can be compared by eye."""
+    """Yields the text of an export, one item in each line, so that two exports can be compared by eye."""
     head: dict[str, Json] = {
         "rabbit_version": definitions.RABBITMQ_VERSION,
         "rabbitmq_version": definitions.RABBITMQ_VERSION,
@@ -555,6 +555,6 @@ def _dumped(value: Json) -> str:
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     try:
         text.encode()
-    except UnicodeEncodeError:  # A name that is no UTF-8.
+    except UnicodeEncodeError:  # A name that is not UTF-8.
         return json.dumps(value, separators=(",", ":"))
     return text

@@ -1,8 +1,8 @@
-"""Control commands that change or show what the cluster agrees on: users, vhosts, permissions, policies, parameters.
+"""Control commands that change or show users, vhosts, permissions, policies and parameters.
 
-The texts and the exit codes are those of rabbitmqctl 3.10, its oddities included where a script could rest on them: a
-vhost that does not exist is 65 for most commands and 69 for `set_permissions`, a user 67 or 69. Only where it shows a
-term of Erlang's, a sentence stands here.
+The texts and the exit codes are those of rabbitmqctl 3.10, its oddities included where a script could depend on them: a
+vhost that does not exist is 65 for most commands and 69 for `set_permissions`, a user 67 or 69. Only where rabbitmqctl
+shows an Erlang term, a sentence is shown here.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ async def delete_user(control: Control, name: str) -> None:
 async def authenticate_user(control: Control, name: str, password: str) -> None:
     user = control.node.metadata.users.get(name)
     if user is None or not verify_password(password, user.password_hash, user.hashing):
-        # The same words for a user that does not exist: this tells nobody who does.
+        # The same text for a user that does not exist, so that it does not reveal which users do.
         text = f"Error: failed to authenticate user \"{name}\"\nuser '{name}' - invalid credentials"
         raise Refused(DATA_ERROR, text)
 
@@ -120,7 +120,8 @@ def check_vhost(control: Control, vhost: str) -> None:
 
 @COMMANDS.add(RUNNING, vhost=TEXT, on=FLAG)
 async def set_tracing(control: Control, vhost: str, on: bool) -> None:
-    """Of this node's clients only, and until the node stops; so the others need not agree."""
+    """Switches tracing on or off, for this node's clients only, and until the node stops; so it is not in the
+    metadata."""
     check_vhost(control, vhost)
     firehose.trace(control.node.broker, vhost, on)
 
@@ -128,7 +129,7 @@ async def set_tracing(control: Control, vhost: str, on: bool) -> None:
 @COMMANDS.add(name=TEXT, description=TEXT.or_none(), tags=TEXTS.or_none())
 async def add_vhost(control: Control, name: str, description: str | None, tags: list[str] | None) -> None:
     existing = control.node.metadata.vhosts.get(name)
-    if existing is not None:  # No error, but what it has stays unless it is given anew.
+    if existing is not None:  # No error: it keeps its fields, except those that are given.
         description = existing.description if description is None else description
         tags = list(existing.tags) if tags is None else tags
     await control.change(c.AddVhost(name, description or "", tuple(tags or ())))
@@ -246,7 +247,7 @@ async def set_policy(
     definition: Json,
     operator: bool,
 ) -> list[str]:
-    """What whoever sets it should know."""
+    """Sets a policy, and returns warnings for the caller."""
     check_vhost(control, vhost)
     if not isinstance(definition, dict):
         _invalid("a policy's definition is a JSON object")
@@ -305,7 +306,7 @@ async def set_parameter(control: Control, vhost: str, component: str, name: str,
         raise Refused(UNAVAILABLE, f"{RESERVED_COMPONENTS[component]} may not be set using this method")
     if component in LIMIT_COMPONENTS:
         raise Refused(UNAVAILABLE, "limits are set with set_vhost_limits")
-    # What would act on it (a shovel, a federation upstream) does not exist in this version.
+    # Components that would use it (a shovel, a federation upstream) do not exist in this version.
     _invalid(f"component {component} not found")
 
 
@@ -318,7 +319,7 @@ async def clear_parameter(control: Control, vhost: str, component: str, name: st
 
 @COMMANDS.add(vhost=TEXT)
 async def list_parameters(control: Control, vhost: str) -> Any:
-    """Limits and operator policies are among them, policies are not, as in RabbitMQ."""
+    """Returns the parameters. Limits and operator policies are among them, policies are not, as in RabbitMQ."""
     check_vhost(control, vhost)
     metadata = control.node.metadata
     found: list[tuple[str, str, Json]] = []
@@ -331,7 +332,7 @@ async def list_parameters(control: Control, vhost: str) -> Any:
 
 
 def as_value(policy: Policy) -> dict[str, Json]:
-    """A policy as the value of a parameter."""
+    """Returns a policy as the value of a parameter."""
     return {
         "pattern": policy.pattern,
         "definition": dict(policy.definition),

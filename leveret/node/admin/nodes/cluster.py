@@ -1,4 +1,4 @@
-"""Control commands for a node's life, its membership, and how it is."""
+"""Control commands that start, stop and reset a node, change the cluster's membership, and show its status."""
 
 from __future__ import annotations
 
@@ -61,20 +61,20 @@ MAINTENANCE_TEXTS = {DRAINING: "marked for maintenance", LEAVING: "leaves the cl
 
 @COMMANDS.add(ALWAYS)
 async def ping(control: Control) -> Any:
-    """Who answers."""
+    """Returns the name, process and version of the node that answers."""
     return {"node": control.name, "pid": os.getpid(), "version": __version__}
 
 
 @COMMANDS.add(ALWAYS)
 async def stop(control: Control) -> Any:
-    """End the process. This answer is written before that begins: both are steps of the same event loop."""
+    """Ends the process. The answer is written before that begins: both are steps of the same event loop."""
     control.server.request_stop()
     return {"pid": os.getpid()}
 
 
 @COMMANDS.add(ALWAYS)
 async def stop_app(control: Control) -> None:
-    """Also ends a start that waits for other nodes, therefore not one after the other with it."""
+    """Stops the app. Does not take the lock `life`, because it also ends a start that waits for other nodes."""
     await control.server.stop_app()
 
 
@@ -83,7 +83,7 @@ async def start_app(control: Control) -> None:
     from leveret.node.sockets.listeners import StartFailed
 
     async with control.life:
-        pass  # What is being reset must not start.
+        pass  # A node that is being reset must not start.
     try:
         await control.server.start_app()
     except StartFailed as error:
@@ -92,7 +92,7 @@ async def start_app(control: Control) -> None:
 
 @COMMANDS.add(ALWAYS)
 async def app_state(control: Control) -> Any:
-    """For await_startup and check_running."""
+    """Returns the state of the app, for await_startup and check_running."""
     seen = control.server.node.pausing.partitions if control.server.prepared else None
     paused = seen.reason if seen is not None and seen.paused else None
     state = {"running": control.server.prepared, "starting": control.is_starting, "paused": paused}
@@ -103,7 +103,7 @@ async def app_state(control: Control) -> Any:
 
 @COMMANDS.add(ALWAYS, ticket=TEXT)
 async def outcome(control: Control, ticket: str) -> Any:
-    """What came of a command whose caller lost the connection."""
+    """Returns the answer of a command whose caller lost the connection."""
     if ticket not in control.outcomes:
         raise Refused(UNAVAILABLE, "the node knows nothing of that command: it was started anew meanwhile")
     answer = control.outcomes[ticket]
@@ -112,7 +112,7 @@ async def outcome(control: Control, ticket: str) -> Any:
 
 @COMMANDS.add(ALWAYS, ticket=TEXT, command=TEXT, arguments=OBJECT)
 async def begin(control: Control, ticket: str, command: str, arguments: dict[str, Any]) -> None:
-    """Do something that takes long; its `outcome` can be asked for, and how far it has come."""
+    """Begins a command that takes long; its progress and its `outcome` can be asked for."""
     check_ticket(ticket)
     control.begin(ticket, command, arguments)
 
@@ -126,13 +126,13 @@ async def join_cluster(control: Control, host: str, port: int, name: str | None)
         raise Refused(SOFTWARE, f"Error: cannot cluster node with itself: {name}")
     async with control.life:
         there = await _ask(control, host, port, "ping")
-        # The host in the name is where it was asked for; a node may call itself by another name of its host.
+        # Only the part before the @ is compared: the caller may know the host by another name than the node does.
         if name is not None and name.partition("@")[0] != there["node"].partition("@")[0]:
             raise Refused(UNAVAILABLE, f"the node at {host}:{port} is {there['node']}, not {name}")
         members = (await _ask(control, host, port, "cluster_nodes"))["members"]
         known = members.get(control.name)
         if known == control.server.uuid:
-            return {"already_member": True}  # To go on would delete what it has.
+            return {"already_member": True}  # To join again would delete its data.
         if known is not None:
             raise Refused(
                 UNAVAILABLE,
@@ -144,7 +144,7 @@ async def join_cluster(control: Control, host: str, port: int, name: str | None)
 
 
 async def _ask(control: Control, host: str, port: int, command: str) -> Any:
-    """Ask a node that need not be in this one's cluster. Raises Refused."""
+    """Asks a node that need not be in this one's cluster. Raises Refused."""
     payload = json.dumps({"command": command}).encode()
     try:
         answer = read_object(await control.server.peers.call((host, port), CONTROL, payload, ASK_TIMEOUT_S))
@@ -199,7 +199,7 @@ async def rename_cluster_node(control: Control, old: str, new: str) -> None:
 
 @COMMANDS.add(STARTED)
 async def cluster_nodes(control: Control) -> Any:
-    """For await_online_nodes, and for a node that is to join."""
+    """Returns the members, for await_online_nodes, and for a node that is to join."""
     members = control.node.cluster.members()
     return {"members": {one.name: one.uuid for one in members}, "running": [one.name for one in members if one.running]}
 
@@ -219,14 +219,14 @@ def cluster_name(control: Control) -> str:
 
 @COMMANDS.add(STARTED)
 async def cluster_status(control: Control) -> Any:
-    """RabbitMQ's fields, and the consensus'. What a node knows of itself only is asked of it."""
+    """Returns RabbitMQ's fields, and those of the consensus. Each node is asked for what only it knows."""
     from leveret.node.admin.nodes.diagnostics import FEATURE_FLAGS
 
     cluster = control.node.cluster
     members = cluster.members()
     running = [member.name for member in members if member.running]
     answers = await asyncio.gather(*(_status_of(control, name) for name in running))
-    # A node that went away just now is missing; the list of running nodes will say so the next time.
+    # A node that was lost just now is missing; the list of running nodes will say so the next time.
     told = {name: answer for name, answer in zip(running, answers, strict=True) if answer is not None}
     seen = {name: one["partition"] for name, one in told.items()}
     return {
@@ -278,7 +278,7 @@ async def _status_of(control: Control, name: str) -> dict[str, Any] | None:
 
 @COMMANDS.add(STARTED)
 async def local_status(control: Control) -> Any:
-    """What other nodes ask for `cluster_status`."""
+    """Returns the part of `cluster_status` that only this node knows."""
     version = {
         "rabbitmq_name": "Leveret",
         "rabbitmq_version": __version__,
@@ -364,7 +364,7 @@ def local_alarms(control: Control) -> list[dict[str, str]]:
 
 
 def listeners(control: Control) -> list[dict[str, Any]]:
-    """Where the node can be reached. Of a port that the system chose, the first of its kind is known."""
+    """Returns the node's listeners. Of ports that the system chose, only the first of each kind is known."""
     settings, ports = control.server.settings, control.server.ports
     found = []
     for listeners, name, protocol, purpose in (
@@ -376,7 +376,7 @@ def listeners(control: Control) -> list[dict[str, Any]]:
         (settings.prometheus_listeners, "prometheus", "http/prometheus", "Prometheus exporter API over HTTP"),
     ):
         if name not in ports:
-            continue  # It is closed.
+            continue  # The listener is closed.
         for place, listener in enumerate(listeners):
             port = ports.get(name, listener.port) if not place else listener.port
             where = {"interface": listener.host or "[::]", "node": control.name, "port": port}

@@ -1,7 +1,7 @@
-"""Control commands that say how a node is, and that change what can be changed while it runs.
+"""Control commands that show the state of a node, and change some of its limits while it runs.
 
 What is set here (limits of memory and disk, levels of the log, closed listeners) holds until the process ends, as in
-RabbitMQ; what is to hold for longer belongs into the configuration file.
+RabbitMQ; lasting changes belong in the configuration file.
 
 Passwords and cookies are settings too. They are never shown: not by `environment`, not by `os_env`.
 """
@@ -61,7 +61,7 @@ FEATURE_FLAGS: Final = {
 
 
 def plain(value: Any) -> Any:
-    """A setting as JSON has it."""
+    """Returns a setting as JSON."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         pairs = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
         return {name: HIDDEN if name in SECRETS and one else plain(one) for name, one in pairs.items()}
@@ -80,7 +80,7 @@ def plain(value: Any) -> Any:
 
 @COMMANDS.add(ALWAYS)
 async def environment(control: Control) -> Any:
-    """The settings that hold, with what was changed since the start."""
+    """Returns the present settings, with changes made since the start."""
     found = plain(control.server.settings)
     found["log_levels"] = logs.levels()
     if control.server.node is not None:
@@ -96,7 +96,7 @@ async def environment(control: Control) -> Any:
 
 @COMMANDS.add(ALWAYS)
 async def os_env(control: Control) -> Any:
-    """Variables that steer a node."""
+    """Returns the environment variables that affect a node."""
     found = {name: value for name, value in os.environ.items() if name.startswith(("LEVERET_", "RABBITMQ_"))}
     return {
         name: HIDDEN if any(word in name for word in SECRET_WORDS) and not name.endswith("_FILE") else found[name]
@@ -111,7 +111,7 @@ async def command_line(control: Control) -> Any:
 
 @COMMANDS.add(ALWAYS)
 async def cookie_hash(control: Control) -> Any:
-    """To see whether two nodes have the same. Who asks has it."""
+    """Returns a hash of the cookie, to compare those of two nodes. The caller has the cookie anyway."""
     return {"hash": base64.b64encode(hashlib.md5(control.server.cookie, usedforsecurity=False).digest()).decode()}
 
 
@@ -122,7 +122,7 @@ async def listening(control: Control) -> Any:
 
 @COMMANDS.add(ALWAYS)
 async def discover_peers(control: Control) -> Any:
-    """Whom a node without data would ask."""
+    """Returns the nodes that a node without data would ask to join."""
     settings = control.server.settings
     if settings.discovery is not None and settings.discovery.backend == "classic_config" and not settings.join:
         return {"peers": [node.name for node in settings.discovery.nodes]}
@@ -143,7 +143,7 @@ async def feature_flags(control: Control) -> Any:
 
 @COMMANDS.add(STARTED)
 async def all_alarms(control: Control) -> Any:
-    """Of this node, and of the others, as far as this one was told."""
+    """Returns the alarms of this node, and those of the others that this one was told of."""
     others = control.node.alarms.others
     elsewhere = [
         {"type": "resource_limit", "resource": resource, "node": node}
@@ -161,7 +161,8 @@ async def memory_breakdown(control: Control) -> Any:
 
 @COMMANDS.add(RUNNING)
 async def quorum_critical(control: Control) -> Any:
-    """What would stand still if this node went: quorum queues that nobody else has whole, and the cluster itself."""
+    """Returns what would be unavailable if this node stopped: quorum queues without another copy in sync, and the
+    cluster itself."""
     node = control.node
     members = node.cluster.members()
     voters = [member for member in node.cluster.everybody() if member.voter]
@@ -194,7 +195,7 @@ async def resolve_hostname(control: Control, name: str, family: str) -> Any:
 
 @COMMANDS.add(ALWAYS)
 async def tls(control: Control) -> Any:
-    """What TLS can be spoken here, and with which certificates."""
+    """Returns the TLS versions, ciphers and certificates of this node."""
     settings = control.server.settings
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     files: dict[str, str] = {}
@@ -235,7 +236,7 @@ async def set_disk_limit(control: Control, limit: dict[str, Any]) -> None:
 
 
 def _limit_bytes(control: Control, limit: dict[str, Any]) -> int:
-    """`{"bytes": N}`, or `{"times": X}`: so many times the machine's memory."""
+    """Returns a limit in bytes. `limit`: `{"bytes": N}`, or `{"times": X}`: so many times the machine's memory."""
     from leveret.node.system.alarms import total_memory_bytes
 
     match limit:
@@ -317,7 +318,7 @@ async def log_location(control: Control) -> Any:
 
 @COMMANDS.add(ALWAYS, lines=NUMBER, after=NUMBER.or_none())
 async def log_tail(control: Control, lines: int, after: int | None) -> Any:
-    """The last lines of the log file; or what came behind a position that was told before."""
+    """Returns the last lines of the log file; or what was written after a position from an earlier answer."""
     path = control.server.settings.log_file
     if path is None:
         where = " and ".join(log_files(control)) or "nowhere"

@@ -1,7 +1,7 @@
 """Control commands for taking a node out of service, and back: drain, revive, restart, leave.
 
-What a node in maintenance does is in `leveret.node.cluster.maintenance`; here it is asked for and waited for. If
-whoever asked goes away in between, the state holds: it is part of the metadata, not of the command.
+What a node in maintenance does is in `leveret.node.cluster.maintenance`; these commands request it and wait for it. If
+the caller disconnects meanwhile, the state holds: it is part of the metadata, not of the command.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger("leveret")
 
 COMMANDS = Commands()
 
-SHOWN_MAX: Final = 100  # Queues by name; the rest is counted.
+SHOWN_MAX: Final = 100  # Queues that are named; the rest is counted.
 MOVES_AT_ONCE: Final = 4
 CALL_S: Final = 5.0
 
@@ -45,7 +45,7 @@ NOT_IN_SYNC: Final = "none of its mirrors in service is in sync"
 
 
 async def _mark(control: Control, state: str) -> None:
-    """Have all nodes know. Raises Refused."""
+    """Records the node's maintenance state in the metadata. Raises Refused."""
     node = control.node
     if state_of(node.metadata, control.name) != state:
         await control.change(SetGlobalParameter(MAINTENANCE + control.name, mark(state, node.cluster.run)))
@@ -53,7 +53,7 @@ async def _mark(control: Control, state: str) -> None:
 
 @COMMANDS.add(RUNNING, move_unmirrored=FLAG.or_none())
 async def drain(control: Control, move_unmirrored: bool | None) -> Any:
-    """Maintenance mode. What stays, and why, is part of the answer."""
+    """Puts the node into maintenance mode. The answer names the queues that stay here, and why."""
     if control.life.locked():
         raise Refused(UNAVAILABLE, "this node is leaving its cluster, or is being reset")
     node = control.node
@@ -92,7 +92,8 @@ def _why(spec: QueueSpec) -> str:
 
 
 async def _move_away(control: Control) -> tuple[int, dict[int, str]]:
-    """Queues without mirrors get one elsewhere, which then leads. How many went, and what is wrong with the others."""
+    """Moves queues without mirrors to other nodes: each gets a mirror there, which becomes the master. Returns how many
+    were moved, and the problems of the others."""
     node = control.node
     specs = [spec for spec in node.maintenance.led() if _is_alone(spec)]
     problems: dict[int, str] = {}
@@ -100,7 +101,7 @@ async def _move_away(control: Control) -> tuple[int, dict[int, str]]:
     async def move_one(spec: QueueSpec) -> None:
         try:
             to = node.maintenance.next_home()
-            if is_hidden_queue(spec.name):  # Which no command knows by its name.
+            if is_hidden_queue(spec.name):  # A hidden queue, which commands cannot name.
                 await move_alone(control, spec, to)
             else:
                 await move_queue_master(control, spec.vhost, spec.name, to)
@@ -141,7 +142,8 @@ async def revive(control: Control) -> None:
 
 @COMMANDS.add(ALWAYS)
 async def restart_node(control: Control) -> Any:
-    """The process stops in good order, and begins anew with the same arguments. This answer is written before."""
+    """Stops the process in a controlled way, and starts it again with the same arguments. The answer is written
+    before."""
     if not control.server.request_restart():
         text = "this node is part of another process, which alone can start it again"
         raise Refused(UNAVAILABLE, text)
@@ -150,7 +152,8 @@ async def restart_node(control: Control) -> Any:
 
 @COMMANDS.add(ALWAYS)
 async def service_state(control: Control) -> Any:
-    """Which run of the node this is, and whether it serves. `run` is null while the app is stopped or on its way."""
+    """Returns the id of this run of the node, and whether it serves clients. `run` is null while the app is stopped or
+    starting."""
     server = control.server
     node = server.node if server.prepared else None
     return {
@@ -163,7 +166,7 @@ async def service_state(control: Control) -> Any:
 
 @COMMANDS.add(RUNNING)
 async def restart_state(control: Control) -> Any:
-    """What somebody must know who wants to stop one node after the other, as this node sees it."""
+    """Returns what a rolling restart has to know before it stops the next node, as this node sees it."""
     node = control.node
     metadata, placing = node.metadata, node.broker.placing
     members = node.cluster.members()
@@ -207,7 +210,8 @@ async def restart_state(control: Control) -> Any:
 
 
 def _lacking(spec: QueueSpec, runs: dict[str, str]) -> Iterable[str]:
-    """Members of a ring that are not in sync. What a copy of a transient queue had is gone with an earlier run."""
+    """Returns the members of a ring that are not in sync. So is a copy of a transient queue whose
+    node was started since: its messages ended with the earlier run."""
     assert spec.view is not None
     for name in spec.view.ring:
         disk = spec.view.disk_of(name)
@@ -220,7 +224,7 @@ def _lacking(spec: QueueSpec, runs: dict[str, str]) -> Iterable[str]:
 
 @COMMANDS.add(RUNNING, force=FLAG.or_none(), seconds=NUMBER.or_none())
 async def leave_cluster(control: Control, force: bool | None, seconds: int | None) -> None:
-    """Go for good, in good order: first the queues, then the clients, then the node."""
+    """Takes the node out of the cluster for good: first its queues, then its clients, then the node."""
     async with control.life:
         others = [one for one in control.node.cluster.members() if one.name != control.name]
         if not others:
@@ -242,7 +246,7 @@ async def leave_cluster(control: Control, force: bool | None, seconds: int | Non
 async def _make_room(control: Control, force: bool, seconds: int | None) -> None:
     maintenance = control.node.maintenance
     await maintenance.handed_over(lambda text: _tell(control, text))
-    await _move_away(control)  # What stays is tried again when the clients are gone, and then it is an error.
+    await _move_away(control)  # Queues that stay are tried again when the clients are gone; then it is an error.
     users = maintenance.users()
     if users.connections and not force:
         logger.warning("this node leaves its cluster as soon as these are gone: %s", users)
@@ -252,7 +256,7 @@ async def _make_room(control: Control, force: bool, seconds: int | None) -> None
 
 
 async def _take_back(control: Control) -> None:
-    """It did not come to that: the node serves again, without the queues that are elsewhere by now."""
+    """Revives the node after a failed attempt to leave, without the queues that were moved."""
     if control.server.node is None:
         return
     try:
@@ -262,7 +266,7 @@ async def _take_back(control: Control) -> None:
 
 
 async def _order_rebalance(control: Control, addresses: list[str]) -> None:
-    """Any of the others has their leader look at the balance, if they do that by themselves."""
+    """Asks any of the other nodes to have their leader rebalance, if the cluster is configured to."""
     payload = json.dumps({"command": "look_at_balance", "arguments": {}}).encode()
     for address in addresses:
         try:
@@ -274,7 +278,7 @@ async def _order_rebalance(control: Control, addresses: list[str]) -> None:
 
 @COMMANDS.add(RUNNING)
 async def look_at_balance(control: Control) -> None:
-    """Nodes have come or gone. Begun, not waited for; of the answer nobody hears but the log."""
+    """Begins a rebalancing after nodes have joined or left. It is not waited for; the result is only in the log."""
     leader = control.node.cluster.leader
     if control.rebalancer.schedule.trigger not in BY_ITSELF or leader is None:
         return

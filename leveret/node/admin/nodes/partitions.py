@@ -1,9 +1,9 @@
-"""Control commands about partitions: how they are handled, who cannot be reached, and what can be done about it.
+"""Control commands about partitions: how they are handled, which nodes are unreachable, and what can be done about it.
 
-What a node sees is its own (`local_partition`); whoever wants to know of the cluster asks all nodes that it reaches.
-Among the pairs that are out of contact, a *partition* is one of which the other end lives, as far as one can tell:
-another node reaches it, or it fell silent instead of closing its links. A node that was stopped or has died is missing,
-which is another matter, and RabbitMQ does not call it a partition either.
+Each node knows only its own links (`local_partition`); for the whole cluster all reachable nodes are asked. A pair of
+nodes without contact is a *partition* if the other end seems to be running: another node reaches it, or it fell silent
+instead of closing its links. A node that was stopped or has died is down, which RabbitMQ does not call a partition
+either.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 COMMANDS = Commands()
 
-LINKS_S: Final = 2.0  # That links have to come up, before it is told which have not.
-QUEUES_MAX: Final = 1_000  # Told of in one answer.
+LINKS_S: Final = 2.0  # Time for links to come up, before those that have not are reported.
+QUEUES_MAX: Final = 1_000  # Queues that are named in one answer.
 
 
 # -- What is chosen ------------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ async def set_partition_handling(control: Control, strategy: str, nodes: list[st
 
 @COMMANDS.add(RUNNING)
 async def clear_partition_handling(control: Control) -> Any:
-    """Back to what each node's configuration says."""
+    """Deletes the cluster's setting, so that each node's configuration holds again."""
     if partition_handling.PARAMETER not in control.node.metadata.global_parameters:
         raise Refused(UNAVAILABLE, "cluster_partition_handling is as the configuration says already")
     await control.change(ClearGlobalParameter(partition_handling.PARAMETER))
@@ -61,7 +61,7 @@ async def local_partition(control: Control) -> Any:
 
 
 def local(control: Control) -> dict[str, Any]:
-    """What this node sees."""
+    """Returns the state of partitions as this node sees it."""
     node = control.node
     seen = node.pausing.partitions
     by_cluster = partition_handling.PARAMETER in node.metadata.global_parameters
@@ -82,7 +82,7 @@ def local(control: Control) -> dict[str, Any]:
 
 
 def _spooled(spools: Spools) -> dict[str, Any]:
-    """What this node keeps for queues that it cannot reach, all together."""
+    """Returns the sums over this node's spools."""
     found = [spools.figures_of(spool) for spool in spools.active]
     return {
         "queues": len(found),
@@ -95,7 +95,7 @@ def _spooled(spools: Spools) -> dict[str, Any]:
 
 
 def parted(told: dict[str, dict[str, Any]], running: Iterable[str]) -> dict[str, list[str]]:
-    """Who is cut off from whom, of what these nodes tell: see the module's head."""
+    """Returns which nodes are partitioned from which, from the answers of these nodes: see the top of this module."""
     alive = set(running)
     found = {
         name: [one["node"] for one in seen["unreachable"] if one["silent"] or one["node"] in alive]
@@ -105,7 +105,7 @@ def parted(told: dict[str, dict[str, Any]], running: Iterable[str]) -> dict[str,
 
 
 def partition_names(control: Control) -> list[str]:
-    """From whom this node is cut off, as far as it can tell without asking others."""
+    """Returns the nodes from which this one is partitioned, as far as it can tell without asking others."""
     node = control.node
     alive = {name for others in node.broker.mirrors.governing.linked.values() for name in others}
     return parted({control.name: local(control)}, alive).get(control.name, [])
@@ -116,7 +116,7 @@ def partition_names(control: Control) -> list[str]:
 
 @COMMANDS.add(STARTED)
 async def go_on_alone(control: Control) -> Any:
-    """Without the other one of two nodes, which an operator knows to be gone."""
+    """Lets this node go on without the other one of two, which an operator knows to be gone."""
     try:
         gone = await control.node.cluster.two_nodes.go_on_alone()
     except AdminError as error:
@@ -129,7 +129,7 @@ async def go_on_alone(control: Control) -> Any:
 
 @COMMANDS.add(STARTED)
 async def recover_partition(control: Control) -> Any:
-    """Try all links at once instead of when they are due, and tell what is left to do."""
+    """Tries all links now instead of when they are due, and returns what is left to do."""
     node = control.node
     before = local(control)
     node.peers.retry()
@@ -150,7 +150,7 @@ async def recover_partition(control: Control) -> Any:
 
 
 def _queues_down(control: Control) -> tuple[list[dict[str, Any]], int]:
-    """Queues that this node cannot use, and how many more there are than are told."""
+    """Returns queues that this node cannot use, and how many more there are than are named."""
     found: list[dict[str, Any]] = []
     left = 0
     for spec in control.node.metadata.queues.values():
@@ -169,7 +169,7 @@ def _is_there(control: Control, name: str) -> bool:
 
 
 def _advice(control: Control, spec: QueueSpec) -> str:
-    """What becomes of it by itself, and what an operator can do."""
+    """Returns a text: what happens to the queue without help, and what an operator can do."""
     view = spec.view
     if view is None:
         return f"its messages are on {spec.node} only: bring that node, or the way to it, back"

@@ -45,7 +45,7 @@ def _wanted(asked: dict[str, Any]) -> Wanted:
 
 @COMMANDS.add(RUNNING, **WANTED)
 async def rebalance(control: Control, **asked: Any) -> Any:
-    """The plan, and what became of it."""
+    """Rebalances queues, and returns the plan and its results."""
     wanted = _wanted(asked)
     leader = control.node.cluster.leader
     if leader is None:
@@ -56,7 +56,7 @@ async def rebalance(control: Control, **asked: Any) -> Any:
 
 
 async def _at_leader(control: Control, leader: str, asked: dict[str, Any]) -> Any:
-    """It may take long, so it is begun there, and asked about."""
+    """Has the leader rebalance. That may take long, so it is begun there, and its outcome is asked for."""
     control.rebalancer.asked += 1
     ticket = f"rebalance.{control.node.broker.run[:16]}.{control.rebalancer.asked}"
     try:
@@ -77,7 +77,7 @@ async def _at_leader(control: Control, leader: str, asked: dict[str, Any]) -> An
 
 @COMMANDS.add(RUNNING, **WANTED)
 async def local_rebalance(control: Control, **asked: Any) -> Any:
-    """At the node that leads."""
+    """Rebalances queues at the leader."""
     if not control.rebalancer.leads():
         raise Refused(UNAVAILABLE, "this node does not lead the cluster any more; try again")
     return await control.rebalancer.run(_wanted(asked))
@@ -85,13 +85,13 @@ async def local_rebalance(control: Control, **asked: Any) -> Any:
 
 @COMMANDS.add(RUNNING)
 async def rebalance_status(control: Control) -> Any:
-    """As the leader tells it; while there is none, as this node does."""
+    """Returns the leader's status of rebalancing; without a leader, this node's."""
     leader = control.node.cluster.leader
     if leader not in (None, control.name):
         try:
             return await control.at(leader, "local_rebalance_status", {})
         except NoAnswer:
-            pass  # It is gone, and what this node knows is what there is.
+            pass  # The leader is gone: this node's own status is returned.
     return control.rebalancer.status()
 
 

@@ -1,20 +1,21 @@
-"""Rebalancing at work: who does it, when, and how a plan is carried out.
+"""Rebalances queues: which node does it, when, and how a plan is carried out.
 
-**Who.** The node that leads the cluster's consensus, and no other: whoever else is asked has it do it. Two can think
-that they lead for a moment. The one that is wrong has no majority, and a move is nothing but commands that a majority
-agrees on; so it moves nothing, and it stops when it notices, before each move.
+**Where.** Only the leader of the cluster's consensus rebalances; another node that is asked passes the request on. For
+a moment two nodes can think that they lead. The one that is wrong has no majority, and a move consists of commands that
+a majority has to commit; so it moves nothing, and it stops when it notices, before each move.
 
-**When.** `cluster_rebalance` says it (see `config_rebalance`). A node that begins to lead waits until the others have
-settled, for after the loss of a node there is enough to do, then looks once; with `timer`, again at each interval.
+**When.** The setting `cluster_rebalance` says when (see `leveret.node.config.rebalance_settings`). A node that begins
+to lead waits until the others have settled, for after the loss of a node there is enough to do, then looks once; with
+`timer`, again at each interval.
 
-**How.** Figures are asked of all nodes; `leveret.metadata.rebalancing` makes a plan of them; its moves are carried out
-a few at a time. A mirrored queue is handed over to a mirror in sync. One without mirrors is said to be on its way, in
-the metadata, and whoever leads it sees to the rest (`leveret.broker.mirrors.member_changes`). So a leader that dies in
-the middle leaves moves that end by themselves, and the next leader plans with what it finds.
+**How.** All nodes are asked for their figures; the rules of rebalancing in `leveret.metadata` make a plan of them; its
+moves are carried out a few at a time. A mirrored queue is handed over to a mirror in sync. For a queue without mirrors
+the target is recorded in the metadata, and its master does the rest (`leveret.broker.mirrors.member_changes`). So if
+the leader dies meanwhile, its moves are finished without it, and the next leader plans with what it finds.
 
-**What is remembered.** What was moved in the last hour is a global parameter, written after every few moves. The next
-leader leaves those queues alone, too, and counts them for the limit by the hour. Figures of a node (`done`, `failed`)
-are those of the moves that it has carried out itself.
+**Memory.** A global parameter, written after every few moves, has the moves of the last hour. The next leader does not
+move those queues again, and counts them for the hourly limit. A node's own figures (`done`, `failed`) count the moves
+that it has carried out itself.
 """
 
 from __future__ import annotations
@@ -51,48 +52,48 @@ HOUR_MS: Final = 3_600_000
 SETTLE_S: Final = 10.0
 RETRY_S: Final = 1.0
 YEAR_S: Final = 3e7
-REMEMBERED_MAX: Final = 2_000  # Moves; and more by the hour cannot be asked for.
-WRITE_S: Final = 1.0  # Between two notes of what was moved, which are agreed on by all.
-HERE_MAX: Final = 2_000  # Queues for which a plan is made in the event loop, and not in a thread.
+REMEMBERED_MAX: Final = 2_000  # Moves that are remembered, and the greatest hourly limit.
+WRITE_S: Final = 1.0  # Time between two updates of the remembered moves, each of which is a command for all nodes.
+HERE_MAX: Final = 2_000  # Up to so many queues a plan is made in the event loop, otherwise in a thread.
 PLAN_BYTES_MAX: Final = 16 << 20
 BY_ITSELF: Final = (r.TIMER, r.RUN)
 KINDS: Final = ("all", "classic", "quorum", "stream")
 
 
 class Wanted(NamedTuple):
-    """What somebody asks for. What is None is as configured."""
+    """A request to rebalance. Fields that are None are as configured."""
 
     strategy: str | None = None
     dry_run: bool = False
     kind: str = "all"
     vhosts: str = ".*"  # Patterns of names.
     queues: str = ".*"
-    source: str | None = None  # Only queues of this node,
-    target: str | None = None  # and all of those go to this one.
-    plan: Any = None  # As from a file.
+    source: str | None = None  # Only queues of this node are moved.
+    target: str | None = None  # All of the chosen queues are moved to this node.
+    plan: Any = None  # A plan from a file.
     moves_max: int | None = None
     by_itself: bool = False
 
     @property
     def most(self) -> int:
-        """Moves of one run."""
+        """The greatest number of moves in one run."""
         return r.MOVES_MAX if self.moves_max is None else self.moves_max
 
     @property
     def is_appointed(self) -> bool:
-        """Whether queues or nodes are named."""
+        """True if the request names queues or nodes."""
         return self.plan is not None or self.queues != ".*" or (self.source, self.target) != (None, None)
 
 
 class Rebalancer:
-    """Of one process. It outlives the application, as control does."""
+    """Rebalances queues while this node leads. It lasts as long as the process, through stops of the app."""
 
     def __init__(self, control: Control) -> None:
         self.control = control
         self.busy = False
         self.runs = self.done = self.failed = 0
-        self.took_ms = 0  # The last run.
-        self.asked = 0  # Runs that this node has had the leader do.
+        self.took_ms = 0  # The duration of the last run.
+        self.asked = 0  # Runs that this node has asked the leader for.
         self.under_way: dict[int, r.Move] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -100,13 +101,13 @@ class Rebalancer:
     def schedule(self) -> r.Schedule:
         return self.control.server.settings.rebalance
 
-    # -- Life ----------------------------------------------------------------------------------------------------
+    # -- Starting and stopping -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """The node serves."""
+        """Called when the node begins to serve clients."""
         labels = own_labels(self.control.node.metadata, self.control.name)
         if self.schedule.trigger not in BY_ITSELF and labels == self.control.server.settings.node_labels:
-            return  # There is nothing to do unless somebody asks.
+            return  # There is nothing to do without a request.
         self._task = asyncio.get_running_loop().create_task(self._live())
 
     async def stop(self) -> None:
@@ -126,7 +127,7 @@ class Rebalancer:
                 pause_s = self.schedule.interval_ms / 1000 if trigger == r.TIMER else YEAR_S
 
     async def _tell_labels(self) -> None:
-        """Others have to know what this node is called by, also while it is down."""
+        """Records this node's labels in the metadata, where others find them also while this node is down."""
         name, labels = self.control.name, dict(self.control.server.settings.node_labels)
         while labels != own_labels(self.control.node.metadata, name):
             try:
@@ -146,13 +147,13 @@ class Rebalancer:
             await self.run(Wanted(by_itself=True))
         except (Refused, AdminError) as error:
             logger.warning("rebalancing: %s", error)
-        except Exception:  # The next run has other figures; and if there were none, nobody would notice.
+        except Exception:  # The next run has other figures and may succeed; the log tells of this failure.
             logger.exception("rebalancing failed, and is tried again when it is due")
 
     # -- A run ---------------------------------------------------------------------------------------------------
 
     async def run(self, wanted: Wanted) -> dict[str, Any]:
-        """Make a plan, and unless it is a dry run, carry it out. Raises Refused."""
+        """Makes a plan, and unless it is a dry run, carries it out. Raises Refused."""
         if not wanted.dry_run and self.busy:
             raise Refused(UNAVAILABLE, "queues are being rebalanced already; see: leveretctl rebalance_status")
         if self.schedule.trigger == r.APPOINT and not wanted.is_appointed:
@@ -202,7 +203,7 @@ class Rebalancer:
         return {**plan.as_json(), **done}
 
     async def _move(self, move: r.Move) -> str | None:
-        """What went wrong."""
+        """Carries out a move. Returns what went wrong, None if nothing did."""
         spec = self.control.node.metadata.queues.get((move.vhost, move.queue))
         if spec is None or spec.id != move.id or not self.leads():
             return "the queue is gone" if self.leads() else "this node does not lead the cluster any more"
@@ -216,16 +217,16 @@ class Rebalancer:
             del self.under_way[move.id]
         return None
 
-    # -- What was done -------------------------------------------------------------------------------------------
+    # -- Remembered moves ----------------------------------------------------------------------------------------
 
     def remembered(self) -> dict[str, Any]:
         found = self.control.node.metadata.global_parameters.get(REBALANCE)
         if not isinstance(found, dict) or set(found) != {"runs", "moves", "last", "moved"}:
-            return {}  # There is none yet, or somebody has set it to something else.
+            return {}  # There is no such parameter yet, or somebody has set it to something else.
         return dict(found)
 
     def moved_since(self, begin_ms: int) -> dict[int, int]:
-        """By the number of the queue: when it was moved last."""
+        """Returns when queues were moved last, by the queue's number."""
         moved = self.remembered().get("moved", {})
         return {int(number): at_ms for number, at_ms in moved.items() if at_ms >= begin_ms}
 
@@ -244,7 +245,7 @@ class Rebalancer:
             await self.control.change(SetGlobalParameter(REBALANCE, value))
 
     def status(self) -> dict[str, Any]:
-        """For people, and for metrics: `runs`, `done` and `failed` are this node's own."""
+        """Returns the status, for people and metrics: `runs`, `done` and `failed` are this node's own."""
         schedule, told = self.schedule, self.remembered()
         now_ms = self.control.node.broker.wall_ms
         return {
@@ -272,7 +273,7 @@ class Rebalancer:
     # -- Plans ---------------------------------------------------------------------------------------------------
 
     async def plan(self, wanted: Wanted) -> r.Plan:
-        """Raises Refused."""
+        """Makes a plan. Raises Refused."""
         schedule = self.schedule
         strategy = wanted.strategy or schedule.strategy
         document = wanted.plan
@@ -315,7 +316,7 @@ class Rebalancer:
         for one in members:
             answer = told.get(one.name)
             labels = labels_of(self.control.node.metadata, one.name)
-            if answer is None:  # What cannot be asked is not to be given more to do.
+            if answer is None:  # A node that does not answer must not get more queues.
                 nodes.append(r.NodeState(one.name, running=False, labels=labels))
                 continue
             nodes.append(
@@ -351,7 +352,7 @@ class Rebalancer:
             state = self._state(spec, *counts.get(spec.id, (0, 0)))
             meant = vhosts.search(spec.vhost) and queues.search(spec.name) and _is_kind(spec, wanted.kind)
             if not meant or (wanted.target is None and wanted.source not in (None, spec.node)):
-                state = replace(state, pinned=True)  # It counts, and stays.
+                state = replace(state, pinned=True)  # It is part of its node's load, and is not moved.
             found.append(replace(state, recent=True) if spec.id in recent else state)
         return found
 
@@ -385,7 +386,7 @@ def _so_far(done: int, total: int, failed: int) -> str:
 
 
 def local_balance(control: Control) -> dict[str, Any]:
-    """What only this node knows of itself and its queues."""
+    """Returns the figures that only this node knows of itself and its queues."""
     broker = control.node.broker
     queues = [
         [queue.spec.id, queue.ready_count + queue.unacked_count, len(queue.consumers)]

@@ -1,9 +1,9 @@
-"""Control commands that change settings, and alarms, of a node that runs.
+"""Control commands that change settings, and alarms, of a running node.
 
 RabbitMQ's users do this with Erlang: `rabbitmqctl eval 'application:set_env(rabbit, channel_max, 100).'`. Here a
 setting has the name and the values that it has in the configuration file, and is checked as there. Only settings can be
-changed that are looked at again and again; others are refused. Nothing of this is written down: it holds until the
-process ends, at the node that was asked, or at all that run.
+changed that the node reads again and again; others are refused. A change is not stored: it holds until the process
+ends, at the node that was asked, or at all that run.
 
 An alarm that is set by hand is for drills: publishers of the whole cluster are blocked as if memory or disk were short,
 until it is cleared by hand or the node's app is stopped.
@@ -45,7 +45,7 @@ VALUE_CHARACTERS_MAX: Final = 100_000
 
 @COMMANDS.add(ALWAYS, name=TEXT, value=TEXT, everywhere=FLAG.or_none())
 async def set_env(control: Control, name: str, value: str, everywhere: bool | None) -> Any:
-    """Which nodes have the setting now, and which do not run."""
+    """Changes a setting. Returns which nodes have it now, and which do not run."""
     field, parsed = _parsed(name, value)
     if everywhere:
         return await _everywhere(control, "set_env", {"name": name, "value": value})
@@ -56,7 +56,7 @@ async def set_env(control: Control, name: str, value: str, everywhere: bool | No
 
 @COMMANDS.add(ALWAYS, name=TEXT, everywhere=FLAG.or_none())
 async def clear_env(control: Control, name: str, everywhere: bool | None) -> Any:
-    """The same, back to what the configuration says."""
+    """Sets a setting back to what the configuration says. Returns the same."""
     field = _field(name)
     if everywhere:
         return await _everywhere(control, "clear_env", {"name": name})
@@ -84,7 +84,7 @@ def _field(name: str) -> str:
 
 
 def _parsed(name: str, value: str) -> tuple[str, object]:
-    """The field of Settings, and its value. Raises Refused."""
+    """Returns the field of Settings, and its value. Raises Refused."""
     field = _field(name)
     if len(value) > VALUE_CHARACTERS_MAX:
         raise Refused(DATA_ERROR, f"{name}: the value is too long")
@@ -101,7 +101,8 @@ def _parsed(name: str, value: str) -> tuple[str, object]:
 
 
 async def _everywhere(control: Control, command: str, arguments: dict[str, Any]) -> Any:
-    """At all nodes that run. Raises Refused if one of them does not answer, and says which have it all the same."""
+    """Runs a command at all running nodes. Raises Refused if one of them does not answer; the text says which have the
+    setting all the same."""
     if control.server.node is None:
         raise Refused(UNAVAILABLE, "this node's app is stopped, so that it does not know which other nodes run")
     members = control.node.cluster.members()
@@ -130,7 +131,7 @@ async def set_alarm(control: Control, resource: str) -> None:
 
 @COMMANDS.add(RUNNING, resource=TEXT)
 async def clear_alarm(control: Control, resource: str) -> Any:
-    """Whether the resource is short all the same."""
+    """Clears an alarm that was set by hand. Returns whether the resource is short all the same."""
     control.node.alarms.clear_by_hand(_resource(resource))
     control.node.look()
     return {"short": resource in control.node.alarms.own()}

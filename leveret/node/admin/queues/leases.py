@@ -1,7 +1,7 @@
-"""Control commands about leases: which there are, and giving up one that nobody will come back for.
+"""Control commands about leases: list them, and delete one whose reader will not come back.
 
 A lease is known where its queue's master is. As with the list of queues, those nodes are asked page by page, and only
-what is safe is told (see `leveret.broker.queue.leases`).
+what is safe is shown (see `leveret.broker.queue.leases`).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ async def local_release_lease(control: Control, vhost: str, queue: str, name: st
     answer: asyncio.Future[LeaseView | Refusal] = asyncio.get_running_loop().create_future()
 
     def then(view: LeaseView | Refusal) -> None:
-        if not answer.done():  # Else nobody waits for it any more.
+        if not answer.done():  # Otherwise the caller was cancelled.
             answer.set_result(view)
 
     leases.release_lease(found, name, then)

@@ -165,7 +165,7 @@ async def walk(
         at, after = cursor["node"], cursor["after"]
     later = [name for name in nodes if name > at]
     following = {"node": later[0], "after": 0} if later else None
-    if at not in nodes:  # It has left meanwhile, or there was none.
+    if at not in nodes:  # The node has left meanwhile, or there was none.
         return page([], following), at, after
     try:
         answer = await control.at(at, local, {**arguments, "after": after})
@@ -181,7 +181,8 @@ def running_nodes(control: Control) -> list[str]:
 
 
 def numbered_page(items: Iterable[tuple[int, _T]], after: int) -> tuple[list[_T], int | None]:
-    """Of numbered items the next page: those with the lowest numbers above `after`; and what to go on with."""
+    """Returns the next page of numbered items: those with the lowest numbers above `after`; and the number to go on
+    with."""
     later = sorted((item for item in items if item[0] > after), key=lambda item: item[0])
     found = later[:PAGE]
     return [one for _, one in found], found[-1][0] if len(later) > PAGE else None
@@ -191,7 +192,7 @@ def numbered_page(items: Iterable[tuple[int, _T]], after: int) -> tuple[list[_T]
 
 
 def _connections(control: Control) -> Iterator[tuple[int, Connection]]:
-    """The open connections of this node with their numbers."""
+    """Yields the open connections of this node with their numbers."""
     for connection, name in control.node.broker.connections.items():
         yield int(name.rpartition(".")[2]), connection
 
@@ -203,7 +204,7 @@ def _connection_pid(control: Control, connection: Connection, channel: int = 0) 
 
 
 def channel_pid_of(control: Control, consumer: Any) -> str:
-    """Of a consumer's channel; a consumer that sits behind a link to another node has none here."""
+    """Returns the pid of a consumer's channel; empty for a consumer whose connection is at another node."""
     channel = getattr(consumer, "channel", None)
     return "" if channel is None else _connection_pid(control, channel.connection, channel.number)
 
@@ -213,7 +214,7 @@ def _state(connection: Connection) -> str:
         return "closing"
     if connection.blocked:
         return "blocked"
-    return "running" if connection.broker.alarm is None else "blocking"  # It is, as soon as it publishes.
+    return "running" if connection.broker.alarm is None else "blocking"  # It is blocked as soon as it publishes.
 
 
 def _tls_of(control: Control, connection: Connection, read: Callable[[Any], Any]) -> Any:
@@ -233,7 +234,7 @@ def _party(tls: Any, which: str) -> str:
 
 
 def validity(tls: Any) -> str:
-    """From when to when the client's certificate holds."""
+    """Returns the period in which the client's certificate is valid."""
     found = tls.getpeercert() or {}
     return f"{found['notBefore']} - {found['notAfter']}" if "notBefore" in found and "notAfter" in found else ""
 
@@ -333,7 +334,7 @@ async def list_channels(control: Control, columns: list[str], after: dict[str, A
 
 @COMMANDS.add(RUNNING, columns=TEXTS, after=NUMBER)
 async def local_channels(control: Control, columns: list[str], after: int) -> Any:
-    """A page has all channels of its connections: they have no numbers of their own that last."""
+    """Returns a page with all channels of its connections: channels have no lasting numbers of their own."""
     check_columns(columns, columns_.CHANNELS)
     found, following = numbered_page(_connections(control), after)
     channels = (channel for one in found for channel in one.channels.values())
@@ -349,7 +350,7 @@ async def list_consumers(control: Control, vhost: str, columns: list[str], after
 
 @COMMANDS.add(RUNNING, vhost=TEXT, columns=TEXTS, after=NUMBER)
 async def local_consumers(control: Control, vhost: str, columns: list[str], after: int) -> Any:
-    """The consumers of this node's connections, wherever their queues live."""
+    """Returns the consumers of this node's connections, at whichever nodes their queues are."""
     check_columns(columns, columns_.CONSUMERS)
     found, following = numbered_page(_connections(control), after)
     consumers: Iterator[ChannelConsumer] = (
@@ -367,7 +368,7 @@ async def local_consumers(control: Control, vhost: str, columns: list[str], afte
 
 @COMMANDS.add(RUNNING, pid=TEXT, reason=TEXT)
 async def close_connection(control: Control, pid: str, reason: str) -> None:
-    """A connection that is not there is as good as closed."""
+    """Closes a connection. One that does not exist is no error."""
     match = re.fullmatch(rf"<(.+)\.{CONNECTION_PID}\.(\d+)\.\d+>", pid)
     if match is None:
         raise Refused(UNAVAILABLE, f"Error:\n'{pid}' is no pid of a connection; see: leveretctl list_connections pid")
@@ -379,7 +380,7 @@ async def close_connection(control: Control, pid: str, reason: str) -> None:
 
 @COMMANDS.add(RUNNING, vhost=TEXT.or_none(), user=TEXT.or_none(), reason=TEXT)
 async def close_connections(control: Control, vhost: str | None, user: str | None, reason: str) -> Any:
-    """All of a vhost, or of a user, or simply all; on all nodes."""
+    """Closes all connections of a vhost, or of a user, or simply all; on all nodes."""
     async def at(name: str) -> int | None:
         try:
             arguments = {"vhost": vhost, "user": user, "reason": reason}

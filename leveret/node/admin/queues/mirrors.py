@@ -42,7 +42,7 @@ COMMANDS = Commands()
 
 PATIENCE_S: Final = 10.0
 POLL_S: Final = 0.02
-STALL_S: Final = 60.0  # Without any progress, a move is given up.
+STALL_S: Final = 60.0  # Time without progress after which a move is given up.
 
 
 def _spec(control: Control, vhost: str, name: str) -> QueueSpec:
@@ -79,7 +79,8 @@ def _check_running(control: Control, name: str) -> None:
 
 
 async def _order(control: Control, spec: QueueSpec, wanted: bool) -> bool:
-    """Whether the queue was syncing before. Its master tells the mirrors, those that come later, too."""
+    """Tells a queue's master to begin or to stop synchronising, and returns whether it was synchronising before. The
+    master tells its mirrors, also those that are added later."""
     answer = await at_home(control, spec, "local_order_sync", {"queue": spec.id, "wanted": wanted})
     return bool(answer["syncing"])
 
@@ -97,7 +98,7 @@ async def local_order_sync(control: Control, queue: int, wanted: bool) -> Any:
 
 @COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT)
 async def sync_queue(control: Control, vhost: str, name: str) -> None:
-    """Begin it. The queue is used meanwhile."""
+    """Begins to synchronise a queue's mirrors. The queue can be used meanwhile."""
     spec, _ = _mirrored(control, vhost, name)
     placing = control.node.broker.placing
     refused = None if placing is None else placing.rules_of(spec).sync_refused
@@ -116,7 +117,7 @@ async def cancel_sync_queue(control: Control, vhost: str, name: str) -> Any:
 
 
 def _meant(control: Control, vhost: str, source: str) -> QueueSpec:
-    """A queue by its name, or by its id: the number, or what `list_queues pid` shows."""
+    """Returns a queue by its name, or by its id: the number, or what `list_queues pid` shows."""
     metadata = control.node.metadata
     by_id = re.fullmatch(rf"(?:<.+\.{status.QUEUE_PID}\.)?(\d+)(?:\.0>)?", source)
     if (vhost, source) not in metadata.queues and by_id is not None:
@@ -178,7 +179,8 @@ async def _until_led_by(control: Control, spec: QueueSpec, node: str, patience_s
 
 @COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT, node=TEXT)
 async def move_queue_master(control: Control, vhost: str, name: str, node: str) -> None:
-    """Nothing is lost: a mirror takes over when it has everything, or the queue is moved as it is."""
+    """Moves a queue's master to another node without loss: a mirror takes over when it has everything, or a queue
+    without mirrors is moved."""
     spec = _spec(control, vhost, name)
     _check_running(control, node)
     if spec.exclusive:
@@ -198,7 +200,7 @@ async def move_queue_master(control: Control, vhost: str, name: str, node: str) 
         raise Refused(UNAVAILABLE, text)
     if spec.view.disk_of(node) is None:
         raise Refused(UNAVAILABLE, f"the mirror of {_called(spec)} on node {node} is not synchronised")
-    for _ in range(3):  # It is given up if some disk is slow at the wrong moment.
+    for _ in range(3):  # The master gives up a hand-over if some disk is slow at the wrong moment.
         await at_home(control, spec, "local_hand_over", {"queue": spec.id, "node": node})
         if await _until_led_by(control, spec, node, PATIENCE_S / 3):
             return
@@ -206,7 +208,7 @@ async def move_queue_master(control: Control, vhost: str, name: str, node: str) 
 
 
 def _may_be_at(control: Control, spec: QueueSpec, node: str) -> bool:
-    """Whether a queue whose only copy is its master's may have it at that node."""
+    """Returns whether the only copy of a queue may be at that node."""
     placing = control.node.broker.placing
     placement = {} if placing is None else placing.rules_of(spec).placement
     named = placement.get("ha-params")
@@ -221,8 +223,8 @@ async def local_hand_over(control: Control, queue: int, node: str) -> Any:
 
 
 async def move_alone(control: Control, spec: QueueSpec, node: str) -> None:
-    """Of a queue without mirrors. It takes as long as its messages do; whoever leads it sees to it, also if this node
-    dies: see `leveret.broker.mirrors.member_changes`."""
+    """Moves a queue without mirrors. That takes as long as copying its messages does; its master does it, also if this
+    node dies: see `leveret.broker.mirrors.member_changes`."""
     key = (MOVES, spec.vhost, spec.name)
     clock = asyncio.get_running_loop().time
     seen, seen_s = None, clock()
@@ -247,7 +249,7 @@ async def move_alone(control: Control, spec: QueueSpec, node: str) -> None:
 
 
 async def _stay(control: Control, spec: QueueSpec) -> None:
-    """Give up a move that is under way."""
+    """Gives up a move that is under way."""
     if moving_to(control.node.metadata, spec) is not None:
         await control.change(ClearParameter(MOVES, spec.vhost, spec.name))
 
@@ -257,7 +259,7 @@ async def _stay(control: Control, spec: QueueSpec) -> None:
 
 @COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT, node=TEXT, confirmed=FLAG)
 async def promote_queue(control: Control, vhost: str, name: str, node: str, confirmed: bool) -> Any:
-    """What is lost by it; and with `confirmed` it is done."""
+    """Returns what a promotion by force would lose; with `confirmed`, promotes the copy."""
     spec, view = _mirrored(control, vhost, name)
     if node not in view.ring:
         raise Refused(UNAVAILABLE, f"node {node} has no copy of {_called(spec)}")
@@ -284,7 +286,8 @@ async def promote_queue(control: Control, vhost: str, name: str, node: str, conf
 
 
 def _loss(view: View, node: str, there: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What is known of what a copy lacks. `lost`: messages, None if nobody who would know answers."""
+    """Returns what is known of the messages that a copy lacks. `lost`: their number, None if no node that would know it
+    answers."""
     mine = there[node]
     know = [copy["messages"] for one, copy in there.items() if one != node and (copy["leads"] or copy["in_sync"])]
     lost: int | None = max(0, max(know) - mine["messages"]) if know else None
@@ -309,12 +312,13 @@ async def local_force(control: Control, queue: int) -> Any:
     return {"begun": begun}
 
 
-# -- How they are --------------------------------------------------------------------------------------------------
+# -- Status --------------------------------------------------------------------------------------------------------
 
 
 @COMMANDS.add(RUNNING)
 async def mirror_sync_critical(control: Control) -> Any:
-    """Queues that this node leads and nobody else has whole: stopping it would take or lose them."""
+    """Returns the queues whose master is here and that have no mirror in sync: if this node stops, they are unavailable
+    or lost."""
     alone = [
         {"name": one.spec.name, "vhost": one.spec.vhost}
         for one in status.mirrored(control.node.broker)
@@ -336,7 +340,7 @@ def local_figures(control: Control) -> dict[str, int | float]:
 async def mirror_status_rows(
     control: Control, vhost: str | None, only: str | None, columns: list[str], after: dict[str, Any] | None
 ) -> Any:
-    """Every copy of every mirrored queue, or of one."""
+    """Returns a row for every copy of every mirrored queue, or of one."""
     check_columns(columns, columns_.MIRRORS)
     specs: Iterable[QueueSpec] = control.node.metadata.queues.values()
     if only is not None and vhost is not None:
@@ -354,14 +358,15 @@ async def mirror_status_rows(
 
 @COMMANDS.add(RUNNING, queues=NUMBERS)
 async def local_mirror_status(control: Control, queues: list[int]) -> Any:
-    """Of those of these queues that this node leads."""
+    """Returns the rows of those of these queues whose master is at this node."""
     mirrors = control.node.broker.mirrors.mirrors
     led = [mirrors[number] for number in queues if number in mirrors and mirrors[number].member.master is not None]
     return {str(mirror.spec.id): _status_rows(control, mirror.spec, mirror) for mirror in led}
 
 
 def _status_rows(control: Control, spec: QueueSpec, mirror: Mirror | None = None) -> list[dict[str, Any]]:
-    """A row for each copy of a queue, its master's first, without what only each copy knows. `mirror`: the master's."""
+    """Returns a row for each copy of a queue, its master's first, without what only each copy knows. `mirror`: the
+    master's."""
     assert spec.view is not None
     state = status.DOWN if mirror is None else status.state(mirror)
     rows = [_row(spec, spec.node, "master", state)]
@@ -391,7 +396,7 @@ def _mirror_row(spec: QueueSpec, node: str, running: bool, lag: status.Lag | Non
 
 
 async def _add_copies(control: Control, rows: list[dict[str, Any]]) -> None:
-    """What each copy says of itself."""
+    """Adds what only each copy knows to its row."""
     wanted: dict[str, list[int]] = {}
     for row in rows:
         if row["state"] != status.DOWN:

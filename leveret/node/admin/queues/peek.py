@@ -100,12 +100,12 @@ async def _read(control: Control, queue: Queue, gap: Gap, place: int, count: int
             if len(found) == count:
                 return found
         if following > gap.last:
-            return found  # Less than was asked for, if some went while they were looked for.
+            return found  # Fewer than asked for, if some were delivered meanwhile.
         first = following
 
 
 def _contents(run: Run, at: int) -> tuple[Properties, bytes, str, str]:
-    """Properties, body, exchange and routing key."""
+    """Returns properties, body, exchange and routing key."""
     header, body = split(run.contents[at])
     key = run.keys[at]
     middle = 1 + key[0]
@@ -130,7 +130,8 @@ def _described(run: Run, at: int) -> dict[str, Any]:
 
 @COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT, position=NUMBER, count=NUMBER, bytes_max=NUMBER)
 async def peek_many(control: Control, vhost: str, name: str, position: int, count: int, bytes_max: int) -> Any:
-    """The messages from that place on, each with so much of its body at most, in the form of the HTTP API."""
+    """Returns the messages from that position on, each with so much of its body at most, in the form of the HTTP
+    API."""
     spec = queue_spec(control, vhost, name, UNAVAILABLE, "not_found")
     asked = {"vhost": vhost, "name": name, "position": position, "count": count, "bytes_max": bytes_max}
     return await at_home(control, spec, "local_peek_many", asked)
@@ -171,7 +172,7 @@ def _message(run: Run, at: int, position: int, bytes_max: int) -> dict[str, Any]
         told["headers"] = {name: str(value) if isinstance(value, float) else value for name, _, value in table}
     part = body[:bytes_max]
     try:
-        # A cut in the middle of a character must not make bytes of a text.
+        # A body that is cut in the middle of a character is still shown as text.
         payload, encoding = codecs.getincrementaldecoder("utf-8")().decode(part, len(part) == len(body)), "string"
     except UnicodeDecodeError:
         payload, encoding = base64.b64encode(part).decode("ascii"), "base64"
@@ -193,7 +194,8 @@ def _message(run: Run, at: int, position: int, bytes_max: int) -> dict[str, Any]
 
 @COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT)
 async def quorum_status(control: Control, vhost: str, name: str) -> Any:
-    """Who has a copy, in the words of a consensus: here its members are those of a ring."""
+    """Returns the copies of a quorum queue in RabbitMQ's words for Raft members: here they are the members of a
+    ring."""
     spec = queue_spec(control, vhost, name, UNAVAILABLE, "not_found")
     if not is_quorum(spec.arguments):
         raise Refused(UNAVAILABLE, "Cannot get quorum status of a classic queue")
@@ -221,7 +223,8 @@ async def stream_status(control: Control, vhost: str, name: str) -> Any:
 
 
 def _copies(spec: QueueSpec) -> list[tuple[str, bool, bool, int]]:
-    """Who has one, whether it leads, whether it has all, and since which epoch."""
+    """Returns the nodes with a copy: the name, whether it is the master, whether it is in sync, and since which
+    epoch."""
     view = spec.view
     if view is None:
         return [(spec.node, True, True, 1)]

@@ -88,7 +88,7 @@ def _state(control: Control, pair: tuple[QueueSpec, Queue | None]) -> str:
 
 
 def _idle_since(control: Control, queue: Queue) -> str:
-    """When the queue was last touched; if it never was, when it was declared, or its node started with it."""
+    """Returns when the queue was last used; if it never was, when it was declared, or its node was started."""
     idle_s = time.monotonic() - control.started_s
     if since_ms := queue.active_ms or queue.born_ms:
         idle_s = asyncio.get_running_loop().time() - since_ms / 1000
@@ -96,7 +96,7 @@ def _idle_since(control: Control, queue: Queue) -> str:
 
 
 def mirror_nodes(control: Control, spec: QueueSpec, in_sync: bool = False) -> list[str] | None:
-    """The nodes that run and have a mirror of the queue, or a synchronised one; None: it is not mirrored."""
+    """Returns the running nodes that have a mirror of the queue, or a synchronised one; None if it is not mirrored."""
     if spec.view is None:
         return None
     running = running_nodes(control)
@@ -122,7 +122,7 @@ def _policies(control: Control, spec: QueueSpec) -> Effective:
 
 
 def _has_members(spec: QueueSpec) -> bool:
-    """Whether it is of a type that RabbitMQ shows with its members; mirrors of others have columns of their own."""
+    """Returns whether the queue is of a type that RabbitMQ shows with members; mirrors of others have other columns."""
     return is_quorum(spec.arguments) or is_stream(spec.arguments)
 
 
@@ -188,7 +188,7 @@ QUEUE: Final[dict[str, Getter]] = {
     "queue_slave_nodes": _mirror_node_names,
     "recoverable_mirrors": _recoverable,
     "recoverable_slaves": _recoverable,
-    "sync_messages": lambda control, pair: "",  # Its mirrors know.
+    "sync_messages": lambda control, pair: "",  # Only the mirrors know it: see `_add_progress`.
     **{name: _size(name) for name in SIZES},
 }
 
@@ -216,7 +216,7 @@ async def list_queues(
     local: bool | None,
     after: dict[str, Any] | None,
 ) -> Any:
-    """`only`: of the queue with this name, which came in the place of a column."""
+    """Returns a page of rows. `only`: the name of a single queue, which was given in the place of a column."""
     check_columns(columns, columns_.QUEUES)
     specs = control.node.metadata.queues
     if only is not None and (vhost, only) not in specs and after is None:
@@ -249,10 +249,12 @@ async def list_queues(
 async def queue_page(
     control: Control, fits: Callable[[QueueSpec], bool], after: int, most: int | None = None
 ) -> tuple[list[QueueSpec], int | None]:
-    """The queues that fit, from the one behind number `after` on, and what to go on with. Clients know all of them.
+    """Returns the queues that fit, with numbers above `after`, and the number to go on with. Hidden queues are left
+    out.
 
-    Who turns pages finds the order that was made for the first one, unless something has changed; then it is made
-    anew, in slices: of a hundred thousand queues it would else hold the node for as long as some pages take.
+    The sorted list that was made for the first page is used for the next ones, unless the metadata have changed; then
+    it is made again, in slices: with a hundred thousand queues it would otherwise stop the node for as long as some
+    pages take.
     """
     metadata, known = control.node.metadata, control.queues_in_order
     most = lists.PAGE if most is None else most
@@ -274,7 +276,7 @@ _number: Final = attrgetter("id")
 
 
 def position(after: dict[str, Any] | None) -> int:
-    """Of a cursor. A list goes by the numbers of queues, which stay whatever node a queue is led by."""
+    """Returns the position in a cursor. Lists go by the numbers of queues, which stay the same when masters move."""
     if after is None:
         return 0
     number = after.get("after")
@@ -290,10 +292,11 @@ def following_cursor(number: int | None) -> dict[str, int] | None:
 async def ask_homes(
     control: Control, specs: list[QueueSpec], command: str, arguments: dict[str, Any]
 ) -> tuple[dict[int, Any], list[str]]:
-    """What the nodes of these queues say of them, by the queue's number; and who of those that run did not answer.
+    """Returns the answers of the masters' nodes about these queues, by the queue's number; and the running nodes that
+    did not answer.
 
-    Who is asked once more where a queue was not found: its master may have changed while the question was under way.
-    What a node has said that was lost before all had answered is left out, since it leads nothing any more.
+    Where a queue was not found, its present node is asked once more: its master may have changed while the question was
+    under way. The answer of a node that was lost before all had answered is left out, since it has no masters any more.
     """
     async def at(name: str, numbers: list[int]) -> dict[str, Any] | None:
         try:
@@ -324,7 +327,7 @@ async def ask_homes(
 
 @COMMANDS.add(RUNNING, queues=NUMBERS, columns=TEXTS)
 async def local_queues(control: Control, queues: list[int], columns: list[str]) -> Any:
-    """Rows of those of these queues that live here."""
+    """Returns the rows of those of these queues whose master is here."""
     check_columns(columns, columns_.QUEUES)
     found = {}
     async for number in Slices(steps=4).each(queues):
@@ -335,7 +338,7 @@ async def local_queues(control: Control, queues: list[int], columns: list[str]) 
 
 
 async def _add_progress(control: Control, specs: list[QueueSpec], rows: Rows, place: int) -> None:
-    """Fill in `sync_messages`: of the mirror that has the fewest."""
+    """Fills in `sync_messages`: the figure of the mirror that has the fewest."""
     wanted: dict[str, list[int]] = {}
     numbers: dict[int, list[Any]] = {}
     for spec, row in zip(specs, rows, strict=True):
@@ -353,7 +356,7 @@ async def _add_progress(control: Control, specs: list[QueueSpec], rows: Rows, pl
 
 
 async def copies(control: Control, name: str, numbers: list[int]) -> dict[int, dict[str, Any]]:
-    """What a node has of these queues. Of a node that does not answer, nothing."""
+    """Returns what a node says of its copies of these queues; nothing if it does not answer."""
     try:
         answer = await control.at(name, "local_copies", {"queues": numbers})
     except (NoAnswer, Refused):
@@ -363,7 +366,7 @@ async def copies(control: Control, name: str, numbers: list[int]) -> dict[int, d
 
 @COMMANDS.add(RUNNING, queues=NUMBERS)
 async def local_copies(control: Control, queues: list[int]) -> Any:
-    """What this node has of mirrored queues, by their ids."""
+    """Returns what this node's copies of mirrored queues hold, by the queues' ids."""
     mirrors = control.node.broker.mirrors
     found = {}
     for number in queues:
@@ -397,7 +400,7 @@ async def at_home(control: Control, spec: QueueSpec, command: str, arguments: di
 
 def queue_here(control: Control, spec: QueueSpec) -> Queue:
     queue = control.node.broker.vhosts[spec.vhost].queues[spec.name]
-    if not isinstance(queue, Queue):  # It moved while the question was on its way.
+    if not isinstance(queue, Queue):  # Its master moved while the question was on its way.
         raise Refused(UNAVAILABLE, f"queue '{spec.name}' in vhost '{spec.vhost}' is at {spec.node} now; try again")
     return queue
 
@@ -407,7 +410,7 @@ async def delete_queue(control: Control, vhost: str, name: str, if_empty: bool, 
     spec = queue_spec(control, vhost, name, USAGE, "Queue not found")
     member = control.member(spec.node)
     if not if_empty and not if_unused and (member is None or not member.running):
-        # Its node is down, which must not keep anybody from giving it up.
+        # Its node is down: the queue can be deleted all the same.
         await control.change(DeleteQueue(vhost, name, spec.id))
         return {"messages": 0, "counted": False}
     arguments = {"vhost": vhost, "name": name, "if_empty": if_empty, "if_unused": if_unused}

@@ -1,4 +1,4 @@
-"""The command that lists spools: what nodes keep for queues that they cannot reach.
+"""The control command that lists spools: the messages that nodes keep for queues that they cannot reach.
 
 See `leveret.broker.remote.store_and_forward`.
 

@@ -1,7 +1,7 @@
-"""What RabbitMQ's HTTP API tells of connections, channels and consumers, as the node that they are at sees them.
+"""The fields of connections, channels and consumers in RabbitMQ's HTTP API, as the node with the client knows them.
 
-Lists and single objects differ in a detail that tools depend on: what a connection has no value for is null in a list,
-and an empty string in an answer about that connection alone.
+Lists and single objects differ in a detail that tools depend on: a field for which a connection has no value is null in
+a list, and an empty string in an answer about that connection alone.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def channel_row(control: Control, channel: Channel, windows: Windows) -> dict[st
     if names:
         assert set(names) <= set(OF_CHANNELS)
         row["message_stats"] = message_stats(values, past, sorted(names), windows.messages)
-    if past.rows and tick_of(past.rows[-1]) < samples.tick:  # A row is noted when something has changed.
+    if past.rows and tick_of(past.rows[-1]) < samples.tick:  # A row is stored when something has changed.
         row["idle_since"] = time_of_day((tick_of(past.rows[-1]) + 1) * samples.interval_ms / 1000)
     return row
 

@@ -1,4 +1,4 @@
-"""What RabbitMQ's HTTP API tells of a node, and of all that it has in sum."""
+"""The fields of a node in RabbitMQ's HTTP API, and the sums over all that the node has."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def exchange_types() -> list[dict[str, Any]]:
 
 
 def contexts(control: Control) -> list[dict[str, Any]]:
-    """Where the node speaks HTTP."""
+    """Returns the node's HTTP listeners."""
     found = []
     for one in listeners(control):
         if one["protocol"] in ("http", "https", "http/prometheus"):
@@ -58,7 +58,7 @@ def contexts(control: Control) -> list[dict[str, Any]]:
 
 
 def overview(control: Control, windows: Windows) -> dict[str, Any]:
-    """What one node adds to the overview of its cluster."""
+    """Returns what one node adds to the overview of its cluster."""
     node = control.node
     samples, totals = node.samples, node.broker.totals
     past = Past(samples, s.OF_NODE, samples.whole[0], of_node=True)
@@ -167,7 +167,7 @@ def node_row(control: Control, windows: Windows) -> dict[str, Any]:
 
 
 def log_figures(control: Control) -> dict[str, int]:
-    """How the log of messages is."""
+    """Returns the figures of the message log."""
     log = control.node.storage.log
     return {
         "segments": len(log.segment_table),

@@ -19,19 +19,19 @@ COMMANDS = Commands()
 
 @COMMANDS.add(ALWAYS)
 async def management_url(control: Control) -> str | None:
-    """Where this node's management port is, for clients; None if it has none."""
+    """Returns the URL of this node's management port, for clients; None if it has none."""
     return control.server.listeners.management_url
 
 
 @COMMANDS.add(ALWAYS)
 async def management_urls(control: Control) -> dict[str, str]:
-    """The same by scheme, http and https, as far as the node has them."""
+    """Returns the same by scheme, http and https, as far as the node has them."""
     return control.server.listeners.management_urls
 
 
 @COMMANDS.add(RUNNING, ids=NUMBERS)
 async def local_data_queues(control: Control, ids: list[int]) -> list[dict[str, Any]]:
-    """What the master knows of those of these queues that this node leads."""
+    """Returns what the master knows, for those of these queues whose master is at this node."""
     node = control.server.node
     rows = []
     for number in ids:
@@ -51,7 +51,7 @@ def leases(queue: Queue) -> list[dict[str, Any]]:
 
 
 def lease_row(spec: QueueSpec, view: LeaseView) -> dict[str, Any]:
-    """A lease as JSON."""
+    """Returns a lease as JSON."""
     return {
         "vhost": spec.vhost,
         "queue": spec.name,

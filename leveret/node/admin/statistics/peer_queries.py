@@ -1,4 +1,4 @@
-"""What the HTTP API of one node asks of another."""
+"""Control commands by which the HTTP API of one node asks another."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def declare_for(control: Control, user: str, host: str, vhost: str, name: 
 
 @COMMANDS.add(RUNNING, name=TEXT)
 async def local_connections_named(control: Control, name: str) -> Any:
-    """Whose they are, and their numbers, by which they can be closed."""
+    """Returns the users of the connections with that name, and their numbers, by which they can be closed."""
     return [
         {"number": connection.number, "user": connection.user}
         for connection in control.node.broker.connections

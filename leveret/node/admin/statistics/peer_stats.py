@@ -1,8 +1,8 @@
-"""Control commands by which nodes ask each other for what the HTTP API and the metrics tell.
+"""Control commands by which nodes ask each other for the figures of the HTTP API and the metrics.
 
-Every one of them answers for its own node, in slices. Whoever asks puts the answers together
-(`leveret.management.api`). Answers that can be long come in parts: so many rows at most are asked for at once, because
-an answer is encoded and decoded in one go.
+Every one of them answers for its own node, in slices. The caller (`leveret.management.api`) puts the answers together.
+Answers that can be long come in parts: a caller asks for so many rows at most at once, because an answer is encoded and
+decoded without a pause.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 COMMANDS = Commands()
 
-ROWS_MAX: Final = 50  # That one asks for at once: encoding them takes a millisecond.
-FIGURES_MAX: Final = 2_000  # Likewise, where a row is a number.
+ROWS_MAX: Final = 50  # Rows that may be asked for at once: encoding them takes a millisecond.
+FIGURES_MAX: Final = 2_000  # The same, where a row is a number.
 MIRRORS_AT_ONCE: Final = 50
 
 
@@ -48,7 +48,7 @@ def _check_count(asked: list[Any], most: int) -> None:
 
 @COMMANDS.add(RUNNING, queues=NUMBERS, past=OBJECT.or_none())
 async def local_queue_rows(control: Control, queues: list[int], past: dict[str, Any] | None) -> Any:
-    """Of those of these queues that live here, all that is told of them."""
+    """Returns the full rows of those of these queues whose master is here."""
     _check_count(queues, ROWS_MAX)
     control.node.samples.start()
     windows, slices, found = Windows.asked(control, past), Slices(), {}
@@ -62,7 +62,7 @@ async def local_queue_rows(control: Control, queues: list[int], past: dict[str, 
 
 @COMMANDS.add(RUNNING, queues=NUMBERS)
 async def local_queue_totals(control: Control, queues: list[int]) -> Any:
-    """Likewise, how many messages they have: ready and unacknowledged."""
+    """Returns how many messages those queues have: ready and unacknowledged."""
     _check_count(queues, FIGURES_MAX)
     slices, found = Slices(), {}
     for number in queues:
@@ -76,7 +76,7 @@ async def local_queue_totals(control: Control, queues: list[int]) -> Any:
 
 @COMMANDS.add(RUNNING, path=TEXTS, after=NUMBER)
 async def local_queue_figures(control: Control, path: list[str], after: int) -> Any:
-    """One column of all queues that live here, by their numbers: from `after` on, and where to go on."""
+    """Returns one field of all queues whose master is here, by their numbers, from `after` on; and where to go on."""
     if not path:
         raise Refused(USAGE, "a column has a name")
     control.node.samples.start()
@@ -100,14 +100,14 @@ async def local_queue_figures(control: Control, path: list[str], after: int) -> 
 
 
 def _connections(control: Control, numbers: list[int]) -> Iterator[Connection]:
-    """Those of these that are open."""
+    """Yields those connections that are open."""
     wanted = set(numbers)
     return (one for one in list(control.node.broker.connections) if one.number in wanted)
 
 
 @COMMANDS.add(RUNNING, after=NUMBER)
 async def local_client_names(control: Control, after: int) -> Any:
-    """The connections of this node, so that they can be chosen from: number, name, user, vhost, channels' numbers."""
+    """Returns the connections of this node, for filters: number, name, user, vhost, channels' numbers."""
     slices, found = Slices(), []
     there = list(control.node.broker.connections)
     for one in islice(there, after, after + FIGURES_MAX):
@@ -131,7 +131,7 @@ async def local_connection_rows(control: Control, connections: list[int], past: 
 
 @COMMANDS.add(RUNNING, channels=TEXTS, past=OBJECT.or_none())
 async def local_channel_rows(control: Control, channels: list[str], past: dict[str, Any] | None) -> Any:
-    """By the number of the connection, a dot, and the number of the channel."""
+    """Returns rows of channels, which are named by the number of the connection, a dot, and that of the channel."""
     _check_count(channels, ROWS_MAX)
     control.node.samples.start()
     windows, slices, found = Windows.asked(control, past), Slices(), {}
@@ -156,7 +156,7 @@ def _pairs(names: list[str]) -> list[tuple[int, int]]:
 async def local_consumer_rows(
     control: Control, vhosts: list[str] | None, queue: str | None, channel: str | None, after: int
 ) -> Any:
-    """The consumers of this node's connections, of some vhosts, of a queue by its name, or of a channel by its."""
+    """Returns the consumers of this node's connections: of some vhosts, of a queue, or of a channel."""
     slices, found, at = Slices(), [], 0
     following: int | None = None
     for at, connection in enumerate(islice(list(control.node.broker.connections), after, None), after + 1):
@@ -181,7 +181,7 @@ async def local_consumer_rows(
 
 @COMMANDS.add(RUNNING, vhost=TEXT, names=TEXTS, past=OBJECT.or_none())
 async def local_exchange_stats(control: Control, vhost: str, names: list[str], past: dict[str, Any] | None) -> Any:
-    """What came to these exchanges at this node."""
+    """Returns the publishes to these exchanges that came through this node."""
     _check_count(names, FIGURES_MAX)
     samples = control.node.samples
     samples.start()
@@ -200,7 +200,7 @@ async def local_exchange_stats(control: Control, vhost: str, names: list[str], p
 
 @COMMANDS.add(RUNNING, vhosts=TEXTS, past=OBJECT.or_none())
 async def local_vhost_stats(control: Control, vhosts: list[str], past: dict[str, Any] | None) -> Any:
-    """The messages of vhosts, and the bytes of their clients, as far as they are counted here."""
+    """Returns the messages of vhosts, and the bytes of their clients, as far as they are counted here."""
     _check_count(vhosts, FIGURES_MAX)
     samples = control.node.samples
     samples.start()
@@ -248,14 +248,14 @@ async def local_node_row(control: Control, past: dict[str, Any] | None) -> Any:
 
 @COMMANDS.add(RUNNING)
 async def local_node_memory(control: Control) -> Any:
-    """What of the process's memory is for what, in RabbitMQ's words."""
+    """Returns the memory breakdown of the process, by RabbitMQ's categories."""
     parts, used = await breakdown(control.node)
     known = used - parts["other_system"]
     return {**parts, "strategy": "rss", "total": {"erlang": known, "rss": used, "allocated": used}}
 
 
 async def mirror_figures(control: Control) -> dict[str, int | float]:
-    """All copies of this node added up; see `mirror_status.figures`."""
+    """Returns the sums over all copies of this node; see `leveret.broker.mirrors.status`."""
     broker = control.node.broker
     counts, now_ms, slices = broker.mirrors.journal.counts, int(time.time() * 1000), Slices()
     store = broker.mirrors.store
