@@ -396,7 +396,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
         node = None if other.server is None else other.server.node
         if self.is_healed or not (leader.alive and other.alive):
             return
-        if node is not None and node.cluster.surviving.trusts:
+        if node is not None and node.cluster.two_nodes.trusts:
             self._abandon(leader, seconds)
         else:
             self.scheduler.after(0.001, self._abandon_met, leader, other, seconds)

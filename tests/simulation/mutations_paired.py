@@ -50,7 +50,7 @@ PAIRED: Final = (
     Mutation(
         "a refused connection is proof, though nobody has said that it is",
         2,
-        "Surviving.on_nobody_listens",
+        "TwoNodes.on_nobody_listens",
         "trusts = self.cluster.settings.trusts_refusals and self.has_served",
         "trusts = self.has_served",
         first=1,
@@ -60,7 +60,7 @@ PAIRED: Final = (
     Mutation(
         "a lock is believed that was never seen to be held",
         2,
-        "Surviving.on_signs",
+        "TwoNodes.on_signs",
         "place is not None and self.cluster.world.is_held(place)",
         "place is not None",
         first=24,
@@ -70,7 +70,7 @@ PAIRED: Final = (
     Mutation(
         "a node that was just started believes the first refusal",
         2,
-        "Surviving.on_nobody_listens",
+        "TwoNodes.on_nobody_listens",
         "trusts = self.cluster.settings.trusts_refusals and self.has_served\n"
         "if missing is None or missing.name != name or missing.id not in self.lost_at or not trusts:\n"
         "    return\n"
@@ -85,7 +85,7 @@ PAIRED: Final = (
     Mutation(
         "a node believes a refusal before it has heard what it has missed",
         2,
-        "Surviving.on_nobody_listens",
+        "TwoNodes.on_nobody_listens",
         "trusts = self.cluster.settings.trusts_refusals and self.has_served",
         "trusts = self.cluster.settings.trusts_refusals",
         first=13,
