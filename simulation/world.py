@@ -634,7 +634,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
                 found = self._leading(queue)
                 if found is None:
                     continue
-                rules = found[1].placing.rules_of(found[2].spec)
+                rules = found[1].member_changes.rules_of(found[2].spec)
                 if not rules.fills or not rules.window.is_open(found[1].broker.wall_ms):
                     self.fault_order_sync(queue, 0, True)
             if self._unserved(mirrors, queues):

@@ -325,8 +325,8 @@ def node_of(machine: Machine) -> Node:
 
 def declaration(node: Node, name: str) -> DeclareQueue:
     """As a channel of that node makes it (`leveret.sessions.amqp.declare`)."""
-    placing = node.broker.placing
-    assert placing is not None
-    home = placing.home("/", name, {})
-    view = placing.first_view("/", name, True, {}, home)
+    member_changes = node.broker.member_changes
+    assert member_changes is not None
+    home = member_changes.home("/", name, {})
+    view = member_changes.first_view("/", name, True, {}, home)
     return DeclareQueue("/", name, node=home, view=view)

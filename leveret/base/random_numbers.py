@@ -21,7 +21,7 @@ def mixed(number: int) -> int:
 
 
 class RandomNumbers:
-    """Draws random numbers. The seed is requested with the first one: most brokers never draw any."""
+    """The seed is asked for with the first choice: most brokers never make one."""
 
     __slots__ = ("_seed", "_state")
 

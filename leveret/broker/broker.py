@@ -15,18 +15,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from leveret.base.counters import NodeCounters
+from leveret.base.counters import Totals
 from leveret.base.random_numbers import RandomNumbers
 from leveret.base.range_set import Wanted
 from leveret.base.timers import Timers
 from leveret.base.visible_text import visible
-from leveret.broker.client_log import Notes
-from leveret.broker.connection_limits import IN_VHOST, OF_USER, Census
+from leveret.broker.client_log import ClientLog
+from leveret.broker.connection_limits import IN_VHOST, OF_USER, ConnectionLimits
 from leveret.broker.consumer_timeout import check_age
-from leveret.broker.dead_letter.publisher import Letters
+from leveret.broker.dead_letter.publisher import DeadLetterPublisher
 from leveret.broker.delivery.batch import Gap
 from leveret.broker.event_journal.node_journal import Journal, Options, keep
-from leveret.broker.fanout import COPIES_MAX, Spreading
+from leveret.broker.fanout import COPIES_MAX, Fanout
 from leveret.broker.kinds.stream import make_queue
 from leveret.broker.login import Login
 from leveret.broker.login_attempts import Logins
@@ -36,11 +36,11 @@ from leveret.broker.policy_refresh import PolicyRefresh
 from leveret.broker.queue.features import Features
 from leveret.broker.queue.hold import release
 from leveret.broker.queue.queue import Queue
-from leveret.broker.remote.client_end import FROM_HOME, Edge
+from leveret.broker.remote.client_end import FROM_HOME, ClientEnd
 from leveret.broker.remote.direct_reply_to import Replies
 from leveret.broker.remote.migrate import Arrivals, demote
 from leveret.broker.remote.outbox import Outboxes
-from leveret.broker.remote.owner_end import FROM_EDGE, Home
+from leveret.broker.remote.owner_end import FROM_EDGE, OwnerEnd
 from leveret.broker.remote.remote_queue import RemoteQueue
 from leveret.broker.remote.spool_registry import Spools
 from leveret.broker.routing.alternate_exchange import Alternates
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from leveret.base.range_set import Measured
     from leveret.broker.delivery.batch import Shared
     from leveret.broker.firehose import Firehose
-    from leveret.broker.mirrors.member_changes import Placing
+    from leveret.broker.mirrors.member_changes import MemberChanges
     from leveret.broker.node_interface import Shell
     from leveret.broker.session.session import Client, Session
     from leveret.metadata.model.records import Binding, QueueSpec
@@ -119,11 +119,11 @@ class Broker:
         self.partition_handling = PartitionHandling()  # As of now: it is changed while the node runs.
         self.journaling = Options()
         self.journal: Journal | None = None  # Where some policy asks for it.
-        self.letters = Letters(self)
+        self.letters = DeadLetterPublisher(self)
         self.features = Features()
         self.replies = Replies(self)
-        self.census = Census(self)
-        self.notes = Notes(shell)
+        self.connection_limits = ConnectionLimits(self)
+        self.notes = ClientLog(shell)
         self.logins = Logins()
         self.content_bytes = 0
         self.sharing: Shared | None = None
@@ -142,11 +142,11 @@ class Broker:
         self.confirming: dict[Confirming, None] = {}
         self.writers: dict[Connection, None] = {}
         self.tapped: dict[Firehose, None] = {}
-        self.linked: dict[Edge | Home | Census, None] = {}  # Who has something to send to other nodes.
+        self.linked: dict[ClientEnd | OwnerEnd | ConnectionLimits, None] = {}  # Those with something to send.
         self.bequeathed = 0  # Messages that are out with clients, of queues that others lead now.
-        self.withheld: dict[Home, None] = {}  # Links whose publishers have to wait.
-        self.edges: dict[str, Edge] = {}  # By the name of the node at the other end, while the link is up.
-        self.homes: dict[str, Home] = {}
+        self.withheld: dict[OwnerEnd, None] = {}  # Links whose publishers have to wait.
+        self.edges: dict[str, ClientEnd] = {}  # By the name of the node at the other end, while the link is up.
+        self.homes: dict[str, OwnerEnd] = {}
         self.queues_by_id: dict[int, AnyQueue] = {}
         self.loads = QueueCounts()
         self.suspended: dict[RemoteQueue, int] = {}  # Without a home, for so many ticks.
@@ -154,9 +154,9 @@ class Broker:
         self.mirrors = Mirrors(self)
         self.spools = Spools(self)
         self.detachment = Detachment(self)
-        self.spreading = Spreading()
+        self.fanout = Fanout()
         self.outboxes = Outboxes(self)
-        self.placing: Placing | None = None
+        self.member_changes: MemberChanges | None = None
         self.run = ""  # The name of this run of the node.
         self.waiting_for_load: dict[Queue, list[Callable[[], None]]] = {}
         self._build()
@@ -192,8 +192,8 @@ class Broker:
             policies.refresh_some()
         if self.alternates.left:
             self.alternates.go_on()
-        if self.spreading.left < COPIES_MAX:
-            self.spreading.begin_turn(self.alarm is None and self.shell.is_crowded())
+        if self.fanout.left < COPIES_MAX:
+            self.fanout.begin_turn(self.alarm is None and self.shell.is_crowded())
         dirty, unlogged = self.dirty, self.unlogged
         while dirty or self.tapped:
             if not dirty:
@@ -334,16 +334,16 @@ class Broker:
         elif isinstance(event, e.PolicyChanged):
             self.refresh_rules()
             self.alternates.on_policies(vhosts[event.vhost])
-            if self.placing is not None:
-                self.placing.look_at_all()
-                self.mirrors.governing.refresh_all()
+            if self.member_changes is not None:
+                self.member_changes.look_at_all()
+                self.mirrors.ha_rules.refresh_all()
         elif isinstance(event, e.ParameterChanged | e.GlobalParameterChanged):
-            if self.placing is not None:
-                self.placing.on_parameter(event)
+            if self.member_changes is not None:
+                self.member_changes.on_parameter(event)
         elif isinstance(event, e.VhostChanged):
-            self.census.on_limits()
+            self.connection_limits.on_limits()
         elif isinstance(event, e.PermissionsChanged | e.UserChanged):
-            self.census.on_limits()
+            self.connection_limits.on_limits()
             for vhost in vhosts.values():
                 vhost.forget_routes()
 
@@ -456,8 +456,8 @@ class Broker:
         is_first = old.spec.view is None
         self.mirrors.on_view(spec, born=is_first, existing=old if is_first and isinstance(old, Queue) else None)
         new = self.mirrors.queue_of(spec.id)
-        if new is not None and self.placing is not None:
-            self.placing.due[spec.id] = None
+        if new is not None and self.member_changes is not None:
+            self.member_changes.due[spec.id] = None
         if old is new:
             old.set_spec(spec)
         elif isinstance(old, Queue):
@@ -483,8 +483,8 @@ class Broker:
             self._arrive(old, self.make_queue(spec), spec)  # The node is catching up.
         else:
             self._look_elsewhere(old, spec)
-        if is_here and self.placing is not None:
-            self.placing.due[spec.id] = None
+        if is_here and self.member_changes is not None:
+            self.member_changes.due[spec.id] = None
 
     def _look_elsewhere(self, old: RemoteQueue, spec: QueueSpec) -> None:
         if old.spec.node != spec.node:
@@ -576,15 +576,15 @@ class Broker:
 
     def on_peer_up(self, peer: str) -> None:
         self.mirrors.on_peer_up(peer)
-        self.edges[peer] = Edge(self, peer)
-        self.homes[peer] = Home(self, peer)
-        self.census.on_peer_up(peer)
+        self.edges[peer] = ClientEnd(self, peer)
+        self.homes[peer] = OwnerEnd(self, peer)
+        self.connection_limits.on_peer_up(peer)
         self.outboxes.again()  # Before what came later.
         self.detachment.on_peer_up()
         for queue in [queue for queue in self.suspended if queue.spec.node == peer]:
             queue.resume()
         self.spools.wake()
-        self.mirrors.governing.tell_links()
+        self.mirrors.ha_rules.tell_links()
 
     def on_peer_down(self, peer: str) -> None:
         self.mirrors.on_peer_down(peer)
@@ -596,8 +596,8 @@ class Broker:
         if home is not None:
             self.withheld.pop(home, None)
         self.replies.on_down(peer)
-        self.census.on_peer_down(peer)
-        self.mirrors.governing.tell_links()
+        self.connection_limits.on_peer_down(peer)
+        self.mirrors.ha_rules.tell_links()
 
     def on_peer_drained(self, peer: str) -> None:
         home = self.homes.get(peer)
@@ -615,12 +615,12 @@ class Broker:
             self.mirrors.on_frame(peer, payload)
         elif kind in (REPLY, REPLY_ASK, REPLY_ANSWER):
             self.replies.on_frame(peer, kind, payload)
-        elif kind == CONNECTION_COUNTS:
-            self.census.on_frame(peer, payload)
-        elif kind == STOPPING:
-            self.mirrors.governing.on_farewell(peer, payload)
+        elif kind == CENSUS:
+            self.connection_limits.on_frame(peer, payload)
+        elif kind == FAREWELL:
+            self.mirrors.ha_rules.on_farewell(peer, payload)
         elif kind == LINKED:
-            self.mirrors.governing.on_linked(peer, payload)
+            self.mirrors.ha_rules.on_linked(peer, payload)
         else:
             raise BadFrame(f"frame {kind} is not known to this version")
 
@@ -671,7 +671,7 @@ class Broker:
     def page_out_unacked(self) -> None:
         """Consumers without a prefetch limit may hold a whole backlog in hand, and full targets may refuse a whole
         backlog of dead letters; memory need not."""
-        self.letters.morgue.page_out()
+        self.letters.retry.page_out()
         for session in self.sessions:
             for delivered in session.unacked.all_out():
                 if self.content_bytes <= self.content_bytes_max:
@@ -742,10 +742,10 @@ class Broker:
         """Why a user that has logged in may not enter a vhost now, in RabbitMQ's words; None if it may."""
         if vhost not in self.vhosts:
             return f"vhost {vhost} not found"
-        limit = self.census.limit_reached(IN_VHOST + vhost)
+        limit = self.connection_limits.limit_reached(IN_VHOST + vhost)
         if limit is not None:
             return f"access to vhost '{vhost}' refused for user '{user}': connection limit ({limit}) is reached"
-        limit = self.census.limit_reached(OF_USER + user)
+        limit = self.connection_limits.limit_reached(OF_USER + user)
         if limit is not None:
             return f"connection refused for user '{user}': user connection limit ({limit}) is reached"
         if not self.permissions.may_enter(user, vhost):
@@ -759,7 +759,7 @@ class Broker:
         login = self.clients[client] = Login(self, user, self.vhosts[vhost], number, counts)
         if counts:
             self.totals.connections_opened += 1
-            self.census.on_connection(user, vhost, 1)
+            self.connection_limits.on_connection(user, vhost, 1)
         return login
 
     def leave(self, client: Client) -> None:
@@ -771,7 +771,7 @@ class Broker:
             self.give_up(queue, lambda applied: None)
         if login.counts:
             self.totals.connections_closed += 1
-            self.census.on_connection(login.user, login.vhost.name, -1)
+            self.connection_limits.on_connection(login.user, login.vhost.name, -1)
 
     def on_connection_opened(self, connection: Connection, login: Login) -> None:
         """A client of AMQP has entered."""

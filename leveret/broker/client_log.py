@@ -45,7 +45,7 @@ def _exception(what: str, error: ProtocolError) -> str:
     return f"operation {name} caused a {what} exception {error.code.name.lower()}: {visible(error.explanation)}"
 
 
-class Notes:
+class ClientLog:
     """Of one node."""
 
     def __init__(self, shell: Shell) -> None:

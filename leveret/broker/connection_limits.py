@@ -24,7 +24,7 @@ OF_USER = "u"
 CHANNELS_OF_USER = "c"
 
 
-class Census:
+class ConnectionLimits:
     """Of one node, with what it knows of the others."""
 
     def __init__(self, broker: Broker) -> None:

@@ -25,7 +25,7 @@ class Spreader(Protocol):
         """Go on, as far as the budget of this turn allows, and wait again if something is left."""
 
 
-class Spreading:
+class Fanout:
     """Shares out a turn's budget of copies among those who publish to many queues."""
 
     __slots__ = ("left", "waiting")

@@ -21,7 +21,7 @@ from leveret.base.range_set import Measured, Wanted
 from leveret.broker.broker import Broker
 from leveret.broker.event_journal.node_journal import Options
 from leveret.broker.kinds.stream import StreamQueue
-from leveret.broker.mirrors.member_changes import Place, Placing
+from leveret.broker.mirrors.member_changes import MemberChanges, Place
 from leveret.broker.queue.queue import Queue
 from leveret.links import frame_types
 from leveret.links.proposals import BadFrame
@@ -152,9 +152,9 @@ class Node(consensus.Shell):
         self.maintenance = Maintenance(self)
         self.transient = TransientExchanges(self)
         self.reads = Reads(self)
-        self.samples = StatsHistory(self)
-        self.placing = self.broker.placing = Placing(self.broker, self._places, settings.mirroring)
-        self.broker.mirrors.rounds.spent = lambda: self.placing.book.spent
+        self.samples = Samples(self)
+        self.member_changes = self.broker.member_changes = MemberChanges(self.broker, self._places, settings.mirroring)
+        self.broker.mirrors.broadcast.spent = lambda: self.member_changes.book.spent
 
     def change_settings(self, settings: Settings) -> None:
         """Clients that come from now on have the new limits."""
@@ -183,7 +183,7 @@ class Node(consensus.Shell):
         self.broker.opened_ms = self.broker.now_ms
         life = self.metadata.starts[self.settings.node_name]
         self.broker.mirrors.open(self.storage.mirrors, self.cluster.me.id, life)
-        self.placing.look_at_all()
+        self.member_changes.look_at_all()
         self.peers.set_cluster(self.cluster.cluster_id)
         self.cluster.two_nodes.has_served = True
         self.pausing.begin()
@@ -257,8 +257,8 @@ class Node(consensus.Shell):
             mirrors.flush()
             if mirrors.confirmed:
                 self.storage.on_confirmed(broker, mirrors.take_confirmed())
-        if self.placing.has_work and not self.pausing.paused:
-            self.placing.go_on()
+        if self.member_changes.has_work and not self.pausing.paused:
+            self.member_changes.go_on()
         if self.unblocking and broker.alarm is None and not self.storage.is_crowded(broker):
             self._unblock()
         broker.pump()
@@ -288,9 +288,10 @@ class Node(consensus.Shell):
         if self.reads.waiting:
             self.reads.look()
         # Blocks that were taken for the commit touch mirrors; and what concerns very many queues is done bit by bit.
-        if broker.dirty or mirrors.has_work or broker.is_behind or (self.placing.has_work and not self.pausing.paused):
+        is_moving = self.member_changes.has_work and not self.pausing.paused
+        if broker.dirty or mirrors.has_work or broker.is_behind or is_moving:
             self.schedule()
-        if broker.spreading.waiting and (broker.alarm is not None or not self.storage.is_crowded(broker)):
+        if broker.fanout.waiting and (broker.alarm is not None or not self.storage.is_crowded(broker)):
             self.schedule()
         if self.behind and not self.storage.is_crowded(self.broker):
             behind, self.behind = self.behind, {}
@@ -422,8 +423,8 @@ class Node(consensus.Shell):
         if self.broker.journal is not None:
             self.broker.journal.tick()
         self.broker.tick_links()
-        self.broker.mirrors.governing.on_minute()
-        self.placing.watch()
+        self.broker.mirrors.ha_rules.on_minute()
+        self.member_changes.watch()
         self.maintenance.tick()
         if self.broker.content_bytes > self.broker.content_bytes_max:
             self.broker.page_out_unacked()
@@ -593,7 +594,7 @@ class Node(consensus.Shell):
     def on_peer_up(self, peer: str, uuid: bytes) -> None:
         self.pausing.on_up(peer, has_broker=peer not in witness_names(self.metadata))
         self.cluster.on_up(peer, uuid)
-        self.placing.look_at_all()
+        self.member_changes.look_at_all()
         self._tell_alarms()
         self.schedule()
 
@@ -603,7 +604,7 @@ class Node(consensus.Shell):
             self.broker.mirrors.on_majority(False)  # Before a mirror concludes that its master is gone.
         self.pausing.on_down(peer, reason)
         self.cluster.on_down(peer)
-        self.placing.look_at_all()
+        self.member_changes.look_at_all()
         self.told_alarms.pop(peer, None)
         self.told_room.pop(peer, None)
         self.alarms.rooms.pop(peer, None)
@@ -664,7 +665,7 @@ class Node(consensus.Shell):
         return [peer for peer, others in self.sights().items() if name in others]
 
     def sights(self) -> dict[str, frozenset[str]]:
-        return self.broker.mirrors.governing.linked
+        return self.broker.mirrors.ha_rules.linked
 
     def is_paused(self, name: str) -> bool:
         return self.pausing.is_paused(name)
@@ -674,15 +675,15 @@ class Node(consensus.Shell):
         self.set_clock()
         if self.broker.on_time() or self.broker.outboxes.tick():
             self.schedule()
-        mirrors.governing.wall_ms = self.broker.wall_ms
+        mirrors.ha_rules.wall_ms = self.broker.wall_ms
         self.leaderless_ticks = 0 if self.cluster.leader is not None else self.leaderless_ticks + 1
         self.pausing.tick()
         has_say = self.cluster.has_majority and not self.pausing.paused
         mirrors.on_majority(has_say and self.leaderless_ticks <= LEADERLESS_TICKS_MAX)
         mirrors.tick()
         if not self.pausing.paused:
-            self.placing.tick()
-        if mirrors.has_work or self.placing.has_work:
+            self.member_changes.tick()
+        if mirrors.has_work or self.member_changes.has_work:
             self.schedule()
 
     def _places(self) -> list[Place]:
@@ -720,7 +721,7 @@ class Node(consensus.Shell):
             await self.cluster.hand_over()
             await self.cluster.two_nodes.rest()
             self.broker.mirrors.leave()
-            self.broker.mirrors.governing.say_farewell()
+            self.broker.mirrors.ha_rules.say_farewell()
             self.peers.flush()
             for peer in list(self.broker.homes):  # What is out with clients of others comes back, and is marked.
                 self.broker.on_peer_down(peer)

@@ -283,7 +283,7 @@ class MirrorChecker:
             self.applied[name] = node.cluster.applied_index
             for spec in node.metadata.queues.values():
                 self._on_spec(name, spec)
-                self._on_rules(name, spec.name, node.placing.rules_of(spec))
+                self._on_rules(name, spec.name, node.member_changes.rules_of(spec))
         self.copies.observe(name, node)
         for mirror in mirrors:
             if mirror.member.master is not None:

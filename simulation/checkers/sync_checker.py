@@ -69,7 +69,7 @@ class CopyChecker:
                 self._tap(name, node, mirror)
             key, policy = (name, mirror.spec.id), policy_of(node, mirror.spec)
             hours = ((policy or {}).get("ha-replication-window") or {}).get("hours")
-            if hours is not None and not is_within(hours, node.broker.mirrors.governing.wall_ms):
+            if hours is not None and not is_within(hours, node.broker.mirrors.ha_rules.wall_ms):
                 self.closed[key] = self.closed.get(key, 0.0) + awake
             else:
                 self.closed.pop(key, None)

@@ -83,7 +83,7 @@ class Operators(Drained):
         for mirror in list(node.broker.mirrors):
             if mirror.spec.name != queue or mirror.queue is None:
                 continue
-            if not wanted or node.placing.rules_of(mirror.spec).sync_refused is None:
+            if not wanted or node.member_changes.rules_of(mirror.spec).sync_refused is None:
                 node.broker.mirrors.order_sync(mirror, wanted)
         node.schedule()
 

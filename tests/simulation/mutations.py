@@ -190,7 +190,7 @@ TOGETHER: Final = (
     Mutation(
         "does not take back what a lost node had",
         3,
-        "Home.on_down",
+        "OwnerEnd.on_down",
         "self._requeue(taken)",
         "",
         first=28,
@@ -198,7 +198,7 @@ TOGETHER: Final = (
     Mutation(
         "does not mark what a lost node had",
         3,
-        "Home.on_down",
+        "OwnerEnd.on_down",
         "self._requeue(taken)",
         "self._requeue(taken, shown=False)",
         first=49,
@@ -206,14 +206,14 @@ TOGETHER: Final = (
     Mutation(
         "publishes arrive twice",
         3,
-        "Home._on_publish",
+        "OwnerEnd._on_publish",
         "enqueue = queue.enqueue if queue.is_local else queue.relay",
         "enqueue = queue.enqueue if queue.is_local else queue.relay\nenqueue(contents, keys, kinds[0], size, None)",
     ),
     Mutation(
         "confirms what was lost with the link",
         3,
-        "Edge.on_down",
+        "ClientEnd.on_down",
         "pending.refuse(DOUBTED)",
         "pending.on_safe()",
         first=8,
@@ -221,7 +221,7 @@ TOGETHER: Final = (
     Mutation(
         "confirms at the edge",
         3,
-        "Edge.publish",
+        "ClientEnd.publish",
         "bundle.parts.append((pending, len(contents)))\nif pending is not None:\n    pending.waiting += 1",
         "bundle.parts.append((None, len(contents)))",
         first=2,
@@ -237,7 +237,7 @@ TOGETHER: Final = (
     Mutation(
         "consumers are not told of a lost link",
         3,
-        "Edge.on_down",
+        "ClientEnd.on_down",
         "subscription.on_queue_deleted()",
         "",
         first=13,
@@ -245,7 +245,7 @@ TOGETHER: Final = (
     Mutation(
         "what a consumer was not shown is not given back",
         3,
-        "Edge._on_deliver",
+        "ClientEnd._on_deliver",
         "self.settle(w.RETURNED, first, first + count - 1)",
         "pass",
         first=6,
@@ -253,7 +253,7 @@ TOGETHER: Final = (
     Mutation(
         "acknowledgements of others are lost",
         3,
-        "Home._settle",
+        "OwnerEnd._settle",
         "one.queue.settle_delivered(one.batch, one.lo, one.hi)",
         "pass",
         first=4,
@@ -261,7 +261,7 @@ TOGETHER: Final = (
     Mutation(
         "acknowledgements leave after what was published behind them",
         3,
-        "Edge.flush",
+        "ClientEnd.flush",
         "if self.verdicts: ...",
         "if len(self.verdicts) > 3: ...",
     ),
@@ -381,7 +381,7 @@ MIRRORED: Final = (
     ),
     _mirrored(
         "nobody subscribes at a master that is not one yet",
-        "Home._on_subscribe",
+        "OwnerEnd._on_subscribe",
         "queue.spec.node != self.broker.node_name",
         "True",
         first=111,
@@ -395,14 +395,14 @@ MIRRORED: Final = (
     ),
     _mirrored(
         "policies do not wait until a copy is filled",
-        "Placing._adjust",
+        "MemberChanges._adjust",
         "len(heirs) >= min(2, len(wanted)) and (not lacking or len(heirs) > 1)",
         "True",
         first=16,
     ),
     _mirrored(
         "a policy adds nobody",
-        "Placing._adjust",
+        "MemberChanges._adjust",
         "member.change_ring((*view.ring, *missing))",
         "pass",
     ),
@@ -417,7 +417,7 @@ VARIED: Final = (
     _varied(
         "every queue is asynchronous",
         3,
-        "Governing._options",
+        "HaRules._options",
         "failed = view is not None and self.bereaved.get(mirror) == view.epoch and not self._is_seen(view.master)",
         "failed = view is not None and self.bereaved.get(mirror) == view.epoch and not self._is_seen(view.master)\n"
         "rules = replace(rules, asynchronous=True)",
@@ -434,7 +434,7 @@ VARIED: Final = (
     _varied(
         "mirrors that lack messages are always promoted",
         3,
-        "Governing._options",
+        "HaRules._options",
         "rules.on_failure_always and failed",
         "True",
         first=16,
@@ -450,7 +450,7 @@ VARIED: Final = (
     _varied(
         "mirrors are filled at all hours",
         3,
-        "Governing._options",
+        "HaRules._options",
         "rules.fills and rules.window.is_open(self.wall_ms)",
         "rules.fills",
         first=85,

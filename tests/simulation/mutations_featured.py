@@ -17,7 +17,7 @@ FEATURED: Final = (
     _featured(
         "a message is settled before its letter is safe",
         3,
-        "Letters._send",
+        "DeadLetterPublisher._send",
         "self._post(queues, contents, key, batch.kinds[lo + first : lo + last], letter)",
         "letter.void = True\n"
         "queue.settle(batch, lo + first, lo + last)\n"
@@ -27,7 +27,7 @@ FEATURED: Final = (
     _featured(
         "a letter that is refused is lost",
         1,
-        "Letters.on_complete",
+        "DeadLetterPublisher.on_complete",
         "pending.refused and queue.rules.keeps_dead",
         "False",
         first=2,
@@ -35,7 +35,7 @@ FEATURED: Final = (
     _featured(
         "letters to a queue that refuses some are all refused",
         1,
-        "Letters._send",
+        "DeadLetterPublisher._send",
         "one[1:3] != other[1:3] or any(target.rules.rejects for target in one[2])",
         "one[1:3] != other[1:3]",
         first=5,
@@ -109,7 +109,7 @@ FEATURED: Final = (
     _featured(
         "a bundle from another node is refused as a whole",
         3,
-        "Edge.publish",
+        "ClientEnd.publish",
         "bundle is None or bundle.kind != kind or self.bundled_bytes > FLUSH_BYTES or queue.rules.rejects",
         "bundle is None or bundle.kind != kind or self.bundled_bytes > FLUSH_BYTES",
         first=600034,

@@ -62,7 +62,7 @@ SPECIAL: Final = (
     _special(
         "a reader misses one message when another node leads",
         3,
-        "Edge.hand_over",
+        "ClientEnd.hand_over",
         "consumer.begins_at = Start(OFFSET, offset_of(span.batch.contents[hi - 1]) + 1)",
         "consumer.begins_at = Start(OFFSET, offset_of(span.batch.contents[hi - 1]) + 2)",
         first=1,
@@ -71,7 +71,7 @@ SPECIAL: Final = (
     _special(
         "a reader begins anew when another node leads",
         3,
-        "Edge.hand_over",
+        "ClientEnd.hand_over",
         "consumer.begins_at = Start(OFFSET, offset_of(span.batch.contents[hi - 1]) + 1)",
         "pass",
         first=1,
@@ -191,7 +191,7 @@ SPECIAL: Final = (
     _special(
         "the clients of a node that died are still counted",
         3,
-        "Census.on_peer_down",
+        "ConnectionLimits.on_peer_down",
         "self.others.pop(peer, None)",
         "pass",
     ),
@@ -199,7 +199,7 @@ SPECIAL: Final = (
         "channels of lost connections are still counted",
         1,
         "Connection.release_all",
-        "self.broker.census.on_channels(self.user, -len(self.channels))",
+        "self.broker.connection_limits.on_channels(self.user, -len(self.channels))",
         "",
     ),
     _special(

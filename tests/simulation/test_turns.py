@@ -125,7 +125,7 @@ def use(plant: Plant, names: set[str]) -> None:
     for node in survivors(plant):
         for mirror in node.broker.mirrors:
             if mirror.spec.name in names:
-                node.broker.mirrors.rounds.on_used(mirror)
+                node.broker.mirrors.broadcast.on_used(mirror)
 
 
 def test_queues_that_are_used_have_another_master_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_a_queue_that_a_client_waits_for_comes_first(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(manager, "PROPOSED_AT_ONCE", 1)
     with bereft() as plant:
         plant.kill(plant.machines[1])
-        plant.run(1.0, lambda: all(node.broker.mirrors.rounds for node in survivors(plant)), LOOK_S)
+        plant.run(1.0, lambda: all(node.broker.mirrors.broadcast for node in survivors(plant)), LOOK_S)
         node = survivors(plant)[0]
         name = max(name for name, queue in node.broker.vhosts["/"].queues.items() if not queue.is_local)
         node.broker.vhosts["/"].queues[name].suspend()  # As it is when a publish comes.

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from leveret.broker.queue.queue import Queue
-from leveret.broker.remote.client_end import Edge
+from leveret.broker.remote.client_end import ClientEnd
 from leveret.broker.remote.outbox import SWEEP_MS
 from leveret.links.proposals import BadFrame
 from leveret.metadata.model import commands as c
@@ -77,7 +77,7 @@ class Member(World):
     def own_turn(self) -> None:
         super().turn()
 
-    def edge(self, peer: str) -> Edge:
+    def edge(self, peer: str) -> ClientEnd:
         return self.broker.edges[peer]
 
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 from leveret.base.range_set import RangeSet
 from leveret.broker.mirrors.copy_store import MirrorStore
 from leveret.broker.mirrors.manager import Mirror
-from leveret.broker.mirrors.member_changes import Place, Placing
+from leveret.broker.mirrors.member_changes import MemberChanges, Place
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.maintenance_mark import out_of_service
@@ -191,7 +191,7 @@ class Rings:
             world.spill = self.stores[server.name].spill
             world.read = lambda piece, then: self.reads.append((piece, then))
             server.world.broker.run = f"run-of-{server.name}"
-            server.world.broker.placing = Placing(server.world.broker, self._places)
+            server.world.broker.member_changes = MemberChanges(server.world.broker, self._places)
         for server in servers:
             server.world.broker.mirrors.open(cast(MirrorStore, self.stores[server.name]), server.name, 1)
             for other in servers:
@@ -259,9 +259,9 @@ class Rings:
         """Work towards what policies and operators want."""
         for _ in range(10):
             for server in self._running():
-                assert server.world.broker.placing is not None
-                server.world.broker.placing.look_at_all()
-                server.world.broker.placing.tick()
+                assert server.world.broker.member_changes is not None
+                server.world.broker.member_changes.look_at_all()
+                server.world.broker.member_changes.tick()
             self.tick(5)
 
     def add_member(self, number: int, name: str) -> None:

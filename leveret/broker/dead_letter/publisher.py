@@ -8,7 +8,7 @@ that counts how often.
 until all the letter's targets have it safe. So whatever dies in between, the message is in one place or the other:
 
     leaves `ready` ──▶ letter published ──▶ confirmed by all targets ──▶ settled in its queue
-                              └── refused by one, or led to none: tried again (`morgue`), or given up
+                              └── refused by one, or led to none: tried again (`retry`), or given up
                                   as RabbitMQ does where nobody asked for `at-least-once`
 
 If the node stops before the settle, the message is back at the next start and dies again: its letter may come twice.
@@ -27,7 +27,7 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.dead_letter.retry import Morgue
+from leveret.broker.dead_letter.retry import DeadLetterRetry
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
 from leveret.broker.delivery.confirms import Pending
 from leveret.broker.routing.reply_address import PREFIX
@@ -60,7 +60,9 @@ class Letter(Pending):
 
     __slots__ = ("batch", "held", "hi", "letters", "lo", "queue", "reason", "void")
 
-    def __init__(self, letters: Letters, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, held: bool) -> None:
+    def __init__(
+        self, letters: DeadLetterPublisher, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, held: bool
+    ) -> None:
         super().__init__(letters, lo, hi - 1)
         self.letters = letters
         self.queue = queue
@@ -68,11 +70,11 @@ class Letter(Pending):
         self.lo = lo
         self.hi = hi
         self.reason = reason
-        self.held = held  # It comes from the morgue.
+        self.held = held  # It comes from `retry`.
         self.void = False  # Whatever becomes of it, its messages wait again.
 
 
-class Letters:
+class DeadLetterPublisher:
     """Sends the dead letters of one node's queues."""
 
     who = "dead letters"  # To who reads the journals of their targets.
@@ -80,7 +82,7 @@ class Letters:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.open: dict[Letter, None] = {}  # On their way.
-        self.morgue = Morgue(self)
+        self.retry = DeadLetterRetry(self)
         self.sent = 0
         self.dropped = 0  # Refused by a target, and not kept.
         # Messages that were to be sent, by the reason, by whether it is a quorum queue, and whether they are kept.
@@ -94,13 +96,13 @@ class Letters:
         self._send(queue, batch, lo, hi, reason, held=False, tried=False)
 
     def send_held(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, tried: bool) -> int:
-        """The same for those that come from the morgue; as how many letters, which may have met their fate already."""
+        """The same for those that come from `retry`; as how many letters, which may have met their fate already."""
         return self._send(queue, batch, lo, hi, reason, held=True, tried=tried)
 
     def send_unread(self, queue: Queue, first: int, last: int, reason: str) -> None:
         """Likewise, where only the log has their contents."""
         self._count(queue, reason, last - first + 1)
-        self.morgue.add_unread(queue, first, last, reason)
+        self.retry.add_unread(queue, first, last, reason)
 
     def _count(self, queue: Queue, reason: str, count: int) -> None:
         kind = reason, is_quorum(queue.spec.arguments), queue.rules.keeps_dead
@@ -111,7 +113,7 @@ class Letters:
         if not self.has_exchange(queue):
             if keeps and queue.rules.dead_letter_exchange is not None:
                 self.strand(queue)
-                self.morgue.add_refused(queue, batch, lo, hi, reason)
+                self.retry.add_refused(queue, batch, lo, hi, reason)
             else:
                 queue.settle_unserved(batch, lo, hi, reason)
             return 0
@@ -228,7 +230,7 @@ class Letters:
         if queue.deleted or pending.void:
             return
         if pending.refused and queue.rules.keeps_dead:
-            self.morgue.add_refused(queue, pending.batch, pending.lo, pending.hi, pending.reason)
+            self.retry.add_refused(queue, pending.batch, pending.lo, pending.hi, pending.reason)
         else:
             if pending.refused:
                 self.dropped += pending.count
@@ -237,7 +239,7 @@ class Letters:
             kind = "dropped" if pending.refused else "dead-lettered"
             queue.settle_unserved(pending.batch, pending.lo, pending.hi, pending.reason, kind)
         if pending.held:
-            self.morgue.on_fate(queue)
+            self.retry.on_fate(queue)
 
     def take_back(self, queue: Queue) -> None:
         """What has died and is not with its targets waits again, as if nothing had been: the queue goes elsewhere."""
@@ -245,11 +247,11 @@ class Letters:
             if letter.queue is queue and not letter.void:
                 letter.void = True
                 queue.revive(letter.batch, letter.lo, letter.hi)
-        self.morgue.take_back(queue)
+        self.retry.take_back(queue)
 
     def try_again(self) -> None:
         """Once in a while: those whose targets were full, or out of reach."""
-        self.morgue.tick()
+        self.retry.tick()
 
 
 _LETTER_KIND: Final = bytes(LASTING_KIND[kind] & ~REDELIVERED & PERSISTENT for kind in range(256))

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.delivery.batch import Batch, Gap, Span
 
 if TYPE_CHECKING:
-    from leveret.broker.dead_letter.publisher import Letters
+    from leveret.broker.dead_letter.publisher import DeadLetterPublisher
     from leveret.broker.queue.queue import Queue
     from leveret.storage.format.queue_block import Run
 
@@ -62,7 +62,7 @@ class Row:
     def __init__(self) -> None:
         self.pieces: deque[Piece] = deque()
         self.count = 0  # Messages in them.
-        self.under_way = 0  # Letters.
+        self.under_way = 0  # Dead-lettered messages.
         self.tries = TRIES
         self.bite: Piece | None = None  # Being read.
         self.busy = False
@@ -89,10 +89,10 @@ class Row:
             self.pieces.append(piece)
 
 
-class Morgue:
+class DeadLetterRetry:
     """Of all queues of a node."""
 
-    def __init__(self, letters: Letters) -> None:
+    def __init__(self, letters: DeadLetterPublisher) -> None:
         self.letters = letters
         self.rows: dict[Queue, Row] = {}
 

@@ -40,7 +40,7 @@ USED_TICKS: Final = 500  # So long a queue counts as used.
 Tell: TypeAlias = "Callable[[Mirror], None]"
 
 
-class Rounds:
+class Broadcast:
     """Of all copies on one node, which are in `mirrors` by their numbers."""
 
     def __init__(self, mirrors: dict[int, Mirror]) -> None:

@@ -152,7 +152,7 @@ class Adoption:
     def _on_read(self, job: Loading, done: bool) -> None:
         if self.mirrors.adopting.get(self.mirror) is not self:
             return  # The queue was deleted, or is led elsewhere.
-        self.mirrors.rounds.catch_up(self.mirror)
+        self.mirrors.broadcast.catch_up(self.mirror)
         if not done:
             self.rest = AGAIN_TICKS
             return

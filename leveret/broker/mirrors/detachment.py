@@ -333,7 +333,7 @@ class Detachment:
 
     def on_started(self, mirror: Mirror, queue: Queue) -> None:
         """This node leads a queue from now on."""
-        view, departed = mirror.member.view, self.broker.mirrors.governing.departed
+        view, departed = mirror.member.view, self.broker.mirrors.ha_rules.departed
         assert view is not None
         in_sync = {name for name, _ in view.in_sync}
         others = [name for name in view.ring if name != self.broker.node_name and name not in departed]

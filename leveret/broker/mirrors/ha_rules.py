@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 PLAIN: Final = Options()
 
 
-class Governing:
+class HaRules:
     """Of all copies of one node."""
 
     def __init__(self, broker: Broker) -> None:
@@ -61,7 +61,7 @@ class Governing:
 
     def refresh_all(self) -> None:
         """Policies have changed, or what else holds for all."""
-        self.broker.mirrors.rounds.tell(self.refresh)
+        self.broker.mirrors.broadcast.tell(self.refresh)
 
     def refresh(self, mirror: Mirror) -> None:
         options = self._options(mirror)
@@ -73,10 +73,10 @@ class Governing:
                 self.broker.mirrors.journal.on_sync(mirror)
 
     def _options(self, mirror: Mirror) -> Options:
-        placing, view = self.broker.placing, mirror.member.view
-        if placing is None:
+        member_changes, view = self.broker.member_changes, mirror.member.view
+        if member_changes is None:
             return PLAIN
-        rules = placing.rules_of(mirror.spec)
+        rules = member_changes.rules_of(mirror.spec)
         self._put(self.windows, mirror, rules.window if rules.asynchronous and rules.window.has_limit else None)
         for kept, holds in ((self.timed, bool(rules.window.hours)), (self.blocking, rules.blocking)):
             if holds:
@@ -90,7 +90,7 @@ class Governing:
             incremental=rules.strategy != "full",
             promote_always=rules.on_failure_always and failed,
             filling=rules.fills and rules.window.is_open(self.wall_ms),
-            fill_bytes_per_tick=placing.defaults.fill_bytes_per_tick,
+            fill_bytes_per_tick=member_changes.defaults.fill_bytes_per_tick,
             fill_messages=rules.batch,
         )
 
@@ -138,8 +138,8 @@ class Governing:
             if mirror in self.bereaved:
                 self.refresh(mirror)
 
-        if self.bereaved or mirrors.rounds:  # There may be some that have not heard of it.
-            mirrors.rounds.tell(tell)
+        if self.bereaved or mirrors.broadcast:  # There may be some that have not heard of it.
+            mirrors.broadcast.tell(tell)
 
     def on_lost(self, peer: str) -> None:
         """Its word counts no longer."""
@@ -202,13 +202,13 @@ class Governing:
 
     def leave(self) -> bool:
         """Before this node stops: let others lead, as far as the rules say. False: there is nothing to wait for."""
-        mirrors, placing = self.broker.mirrors, self.broker.placing
-        assert placing is not None
+        mirrors, member_changes = self.broker.mirrors, self.broker.member_changes
+        assert member_changes is not None
         given: dict[str, int] = {}
         away = out_of_service(self.broker.metadata)
         waits = False
         for mirror in mirrors:
-            mirrors.rounds.catch_up(mirror)
+            mirrors.broadcast.catch_up(mirror)
             member = mirror.member
             if member.master is None or member.view is None or not member.majority:
                 continue
@@ -220,7 +220,7 @@ class Governing:
                 heir = min(heirs, key=lambda name: (name in away, given.get(name, 0)))
                 given[heir] = given.get(heir, 0) + 1
                 waits = mirrors.hand_over(mirror, heir) or waits
-            elif placing.rules_of(mirror.spec).on_shutdown_always:
+            elif member_changes.rules_of(mirror.spec).on_shutdown_always:
                 if member.abdicate():
                     mirrors.touch(mirror)
                     waits = True
@@ -231,13 +231,13 @@ class Governing:
     def give_away(self, at_once: int) -> int:
         """While this node is in maintenance: let others lead that are not, so many queues at a time. How many are left
         that could go. Here no unsynced mirror is made to lead, whatever the rules say: nobody stops yet."""
-        mirrors, placing = self.broker.mirrors, self.broker.placing
-        assert placing is not None
+        mirrors, member_changes = self.broker.mirrors, self.broker.member_changes
+        assert member_changes is not None
         away = out_of_service(self.broker.metadata)
         masters: dict[str, int] | None = None
         left = under_way = 0
         for mirror in list(mirrors):
-            mirrors.rounds.catch_up(mirror)
+            mirrors.broadcast.catch_up(mirror)
             member = mirror.member
             if member.master is None or member.view is None or not member.majority:
                 continue
@@ -249,7 +249,7 @@ class Governing:
                 under_way += 1
             elif under_way < at_once:
                 if masters is None:
-                    masters = dict(placing.broker.loads.masters)
+                    masters = dict(member_changes.broker.loads.masters)
                 heir = min(heirs, key=lambda name: (masters.get(name, 0), name))
                 masters[heir] = masters.get(heir, 0) + 1
                 under_way += mirrors.hand_over(mirror, heir)

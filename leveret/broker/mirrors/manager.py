@@ -1,4 +1,4 @@
-"""The mirrored queues that this node has a copy of, and what the ring says of each put into effect.
+"""All mirrored queues of which this node has a copy; puts into effect what the ring decides for each of them.
 
 A `Member` (see `leveret.replication.member`) decides; it says what to send, what to write, what is confirmed, and when
 this node leads a queue or leads it no longer. Here that becomes a `Queue` that clients use, or one that they use no
@@ -14,32 +14,35 @@ know only blocks. A publisher is told when the ring has confirmed its block, not
 node has no contact to the majority, its master does not serve: nothing is delivered, nothing is taken.
 
 **Becoming master.** `Started` brings the blocks that are not applied yet; what is stored plus these is the queue. All
-that was out with consumers of the old master waits again, marked as redelivered.
+messages that were unacknowledged at the old master are ready again, marked as redelivered.
 
 **Being master no longer.** Messages and publishers' waits of this node's `Queue` are void: the new master has what
 counts. Messages that were not confirmed are sent to it again, by whoever has them from a client (see `outbox`). Those
 that came from other nodes are not in doubt if the queue was handed over: then the new master has them, and they are
 confirmed when this node hears so. Consumers subscribe at the new master by themselves
-(see `remote`), and what they acknowledge of earlier deliveries is passed on (see `bequest`).
+(see `broker.remote.remote_queue`), and what they acknowledge of earlier deliveries is passed on (see
+`broker.remote.handover`).
 
-**Mirrored no longer.** When a queue's master is all that is left of its ring, and nobody wants it mirrored (`placing`),
-the view ends, and the queue goes on as one that never had mirrors, with all it has: see `adopting`.
+**Mirrored no longer.** When a queue's master is the only member of its ring that is left, and no policy wants the queue
+mirrored (`member_changes`), the view ends, and the queue goes on as one that never had mirrors, with all its messages:
+see `convert`.
 
-**Handing over.** Publishes and questions wait (`Queue.hold`) from the moment in which the last block
-was taken until there is another master, or none; then they go there. So nobody is refused anything.
+**Handing over.** Publishes and questions wait (`Queue.hold`) from the moment in which the last block was taken until
+there is another master, or the hand-over has failed; then they go to whichever node leads the queue. So no client is
+refused anything.
 
-**So much in a turn.** A node may have a hundred thousand copies, and one event may concern them all. Nothing here goes
-through all of them at once: `rounds` tells them what happened, some in each turn, and `flush` puts into effect what has
-come of it, in the order in which they were touched, and ends after so many effects. Then `has_work` says that there is
-more, and whatever else the node has to do comes between. While more is to be done than a turn has room for, the time
-of copies goes more slowly, by up to `TICKS_SKIPPED_MAX`: otherwise thousands would ask again for answers that wait
-here, and have still more to do.
+**Limited work in a turn.** A node may have a hundred thousand copies, and one event may concern them all. Nothing here
+goes through all of them at once: `broadcast` tells them what happened, some in each turn, and `flush` puts the results
+into effect, in the order in which the copies were touched, and ends after `EFFECTS_AT_ONCE` effects. Then `has_work`
+says that there is more, and whatever else the node has to do comes between. While there is more to do than fits into a
+turn, copies get fewer ticks, up to `TICKS_SKIPPED_MAX` times fewer: otherwise thousands would ask again for answers
+that already wait here, and cause still more work.
 
-**Used ones first.** When a node is lost, thousands of queues need another view, and each is a command that all nodes
-agree on and apply. Queues that are used are told first (`rounds`). Others are told when these have their views, and
-while fewer than `PROPOSED_AT_ONCE` views of this node are under way. So a queue that somebody uses waits for a few
-dozen commands at most, whenever its turn comes, and not for thousands. While clients publish here, the others are told
-a few in each tick, so that most of the node's time is left for these.
+**Queues in use first.** When a node is lost, thousands of queues need another view, and each is a command that all
+nodes agree on and apply. Queues that clients use are told first (`broadcast`). Others are told when these have their
+views, and while fewer than `PROPOSED_AT_ONCE` views of this node are under way. So a queue in use waits for a few dozen
+commands at most, whenever its turn comes, and not for thousands. While clients publish here, the others are told a few
+in each tick, so that most of the node's time is left for the publishing clients.
 """
 
 from __future__ import annotations
@@ -52,10 +55,10 @@ from leveret.broker.delivery.confirms import DOUBTED
 from leveret.broker.event_journal.queue_journal import QueueJournal
 from leveret.broker.kinds.priority_queue import claims_of
 from leveret.broker.kinds.stream import StreamQueue, make_queue, restore_stream
-from leveret.broker.mirrors.broadcast import Rounds
+from leveret.broker.mirrors.broadcast import Broadcast
 from leveret.broker.mirrors.convert import Adoption, give_back, take_over
 from leveret.broker.mirrors.copy_store import MirrorStore, Reading, restore_queue, stored_marks
-from leveret.broker.mirrors.ha_rules import Governing
+from leveret.broker.mirrors.ha_rules import HaRules
 from leveret.broker.mirrors.log_lines import Journal
 from leveret.broker.queue.delivery_limit import Returns
 from leveret.broker.queue.hold import go_on, release
@@ -99,17 +102,17 @@ class Mirror:
     def __init__(self, spec: QueueSpec, member: Member) -> None:
         self.spec = spec
         self.member = member
-        self.heard = 0  # See `rounds`.
+        self.heard = 0  # How many events it was told of: see `broadcast`.
         self.joined = spec.joined[member.me]  # The version of the view with which it became a member.
-        self.queue: Queue | None = None  # While this node leads it.
+        self.queue: Queue | None = None  # The queue that clients use, while this node is its master.
         self.in_blocks: deque[tuple[int, Batch | None, list[Pending]]] = deque()  # Not confirmed yet, by number.
-        self.posts: deque[tuple[int, Batch | None, list[Post]]] = deque()  # Likewise: which messages are awaited.
-        # Confirmed by the master's word alone: the store does not know their messages yet, so the queue must.
+        self.posts: deque[tuple[int, Batch | None, list[Post]]] = deque()  # Likewise: publishes awaiting a confirm.
+        # Batches of blocks that are confirmed but not applied: the store cannot read them yet, so the queue keeps them.
         self.unapplied: deque[tuple[int, Batch]] = deque()
-        # Handed over before they were confirmed, which the next master does: see `Mirrors._stopped`.
+        # Blocks handed over before they were confirmed; the next master confirms them: see `Mirrors._stopped`.
         self.handed: deque[tuple[int, list[Pending]]] = deque()
-        self.syncing = False  # As the log has been told.
-        self.proposed: View | None = None  # What became of it is not known yet.
+        self.syncing = False  # Whether the node's log says that its mirrors are being synchronised.
+        self.proposed: View | None = None  # A view proposed by this node that is neither accepted nor refused yet.
 
     def start(self, queue: Queue) -> None:
         """This node leads the queue."""
@@ -140,7 +143,7 @@ class Mirror:
         self.queue = None
 
     def stop(self) -> None:
-        """Likewise, and its blocks that are not confirmed are somebody else's business."""
+        """This node leads the queue no longer, and need not remember its blocks that are not confirmed."""
         self.let_go()
         self.forget_blocks()
 
@@ -157,7 +160,7 @@ class Mirror:
 
     @property
     def ordered(self) -> bool | None:
-        """Whether its mirrors are to be filled; None: as the policy says."""
+        """Returns whether its mirrors are to be synchronised; None: as the policy says."""
         return self.member.ordered
 
     @ordered.setter
@@ -173,28 +176,28 @@ class Mirrors:
         self.me = broker.node_name
         self.disk = ""  # The id of this node's data folder.
         self.life = 0
-        self.held_back: dict[Queue, None] = {}  # Have something for a block, and cannot give it now.
+        self.held_back: dict[Queue, None] = {}  # Queues with changes for a block, whose master cannot take one now.
         self.mirrors: dict[int, Mirror] = {}
-        self.rounds = Rounds(self.mirrors)
+        self.broadcast = Broadcast(self.mirrors)
         self.touched: dict[Mirror, None] = {}
-        self.performing: list[Mirror] = []  # Those that were touched before; the next one last.
-        self.ticking: dict[Mirror, None] = {}  # For whom time matters now.
-        self.adopting: dict[Mirror, Adoption] = {}  # Whose messages from before they were mirrored are not all stored.
-        self.due: list[Mirror] = []  # Whose tick has come; the next one last.
-        self.skipped = 0  # Ticks, since there was one.
+        self.performing: list[Mirror] = []  # Copies whose effects are being carried out; the next one last.
+        self.ticking: dict[Mirror, None] = {}  # Copies that want the next tick.
+        self.adopting: dict[Mirror, Adoption] = {}  # Copies whose spilled messages are not all stored.
+        self.due: list[Mirror] = []  # Copies that still have to get the present tick; the next one last.
+        self.skipped = 0  # Ticks that copies were not given, since the last one they got.
         self.packers: dict[str, Packer] = {}
         self.unpackers: dict[str, Unpacker] = {}
         self.majority = True
-        self.confirmed = 0  # Messages, since the shell last looked.
-        self.busy = 0  # Ticks for which mirrors that are being filled leave time for others,
-        self.serving = 0  # and for which all that concerns very many queues does.
-        self.published = 0  # As of the last tick.
+        self.confirmed = 0  # Messages confirmed since the node last looked.
+        self.busy = 0  # Ticks for which mirrors that are being filled go slowly, to leave time for other work.
+        self.serving = 0  # Ticks for which work that concerns very many queues goes slowly, for publishing clients.
+        self.published = 0  # The node's count of publishes at the last tick.
         self.journal = Journal(broker)
-        self.governing = Governing(broker)
+        self.ha_rules = HaRules(broker)
         self.proposed = 0  # Views that not every node has heard of yet.
         self.proposed_for_used = 0  # Those of them that belong to queues in use.
-        self.leaving = False  # This node stops: that it loses its links says nothing about the others.
-        # Views are followed once the node has caught up: the barrier that the ring asks for.
+        self.leaving = False  # This node stops: losing its links does not mean that other nodes have failed.
+        # None until the node has caught up with the metadata: views are not followed before, as the ring demands.
         self.store: MirrorStore | None = None
 
     def __iter__(self) -> Iterator[Mirror]:
@@ -202,21 +205,21 @@ class Mirrors:
 
     @property
     def has_work(self) -> bool:
-        """Whether there is something for `flush`."""
-        if self.touched or self.performing or self.due or self.rounds.is_urgent:
+        """Returns whether there is something for `flush` to do."""
+        if self.touched or self.performing or self.due or self.broadcast.is_urgent:
             return True
-        return bool(self.rounds) and self._may_tell()
+        return bool(self.broadcast) and self._may_tell()
 
     def _may_tell(self) -> bool:
-        """Whether the next few copies may hear of what concerns all."""
-        if self.rounds.is_urgent:
+        """Returns whether the next few copies may be told of events that concern all."""
+        if self.broadcast.is_urgent:
             return True
         waits = self.is_serving or self.proposed_for_used > 0 or self.proposed >= PROPOSED_AT_ONCE
-        return self.rounds.may_follow and not waits
+        return self.broadcast.may_follow and not waits
 
     @property
     def is_serving(self) -> bool:
-        """Whether clients have published to queues of this node, through it, or to those it mirrors, a moment ago."""
+        """Returns whether clients published a moment ago: through this node, to its queues, or to queues it mirrors."""
         return self.serving > 0
 
     def touch(self, mirror: Mirror) -> None:
@@ -269,7 +272,7 @@ class Mirrors:
             return
         mirror = self.mirrors.get(spec.id)
         if mirror is not None and self.me in view.ring and mirror.joined != spec.joined[self.me]:
-            # It left and came back, and heard of neither. What it led meanwhile it has led in vain.
+            # This copy left the ring and joined it again, and was told of neither: what it did as master is void.
             if mirror.member.master is not None:
                 self._stopped(mirror, f.Stopped(mirror.member.master.epoch))
             self._left(mirror, f.Left(view.version))
@@ -278,7 +281,7 @@ class Mirrors:
             if self.me not in view.ring:
                 return
             mirror = self.mirrors[spec.id] = self._make(spec, born, existing)
-        self.rounds.catch_up(mirror)
+        self.broadcast.catch_up(mirror)
         mirror.set_spec(spec)
         self._perform(mirror)  # What was said under the old view is done first.
         old = mirror.member.view
@@ -297,28 +300,28 @@ class Mirrors:
         recovered = store.recovered(spec.id)
         joined = spec.joined[self.me]
         disk = disk_id(self.disk, self.broker.run, spec.durable, store.disk(spec.id), joined)
-        # Neither ever falls, and for each member that this node makes of the group one of them has risen.
+        # Neither number ever falls, and one of them has risen with each member that this node makes for the queue.
         life = self.life + joined
         member = Member(spec.id, self.me, disk, life, store.lost(spec.id), Options(), recovered, born)
         for peer in self.unpackers:
             member.on_peer_up(peer)
         member.on_majority(self.majority)
         mirror = Mirror(spec, member)
-        mirror.hear(self.rounds.told)
+        mirror.hear(self.broadcast.told)
         if existing is not None:
             mirror.start(existing)
         if existing is not None and store.stored(spec.id).spilled:
             self.adopting[mirror] = Adoption(self, mirror)
-        self.governing.refresh(mirror)
+        self.ha_rules.refresh(mirror)
         return mirror
 
     def on_ended(self, spec: QueueSpec) -> None:
-        """The queue is mirrored no longer. Its master goes on with it; who else has a copy was told to go before, and
-        has not heard it."""
+        """The queue is mirrored no longer. Its master goes on with it; a node that still has a copy was told to drop
+        it, and has not heard of that."""
         mirror = self.mirrors.get(spec.id)
         if mirror is None:
             return
-        self.rounds.catch_up(mirror)
+        self.broadcast.catch_up(mirror)
         self._perform(mirror)  # What was said under the last view is done first.
         if spec.node != self.me:
             if mirror.member.master is not None:
@@ -336,8 +339,8 @@ class Mirrors:
         self.touched.pop(mirror, None)
         self.ticking.pop(mirror, None)
         self.adopting.pop(mirror, None)
-        self.governing.forget(mirror)
-        self.rounds.forget(mirror)
+        self.ha_rules.forget(mirror)
+        self.broadcast.forget(mirror)
 
     def on_deleted(self, spec: QueueSpec) -> None:
         mirror = self.mirrors.get(spec.id)
@@ -347,10 +350,10 @@ class Mirrors:
             mirror.let_go()
             if queue is not None:
                 release(queue)
-                self.broker.on_loaded(queue)  # Who wanted to get one, and waited until it may be given out.
+                self.broker.on_loaded(queue)  # For basic.get that waited for a claim.
                 self.held_back.pop(queue, None)
-                self.broker.unlogged.pop(queue, None)  # What was settled last needs no block any more,
-                self.broker.delivering.pop(queue, None)  # and there is no store that would take one.
+                self.broker.unlogged.pop(queue, None)  # The last acknowledgements need no block any more.
+                self.broker.delivering.pop(queue, None)  # Nor do the last deliveries: no store would take a block.
             for awaiting in (*(one[2] for one in mirror.in_blocks), *(one[1] for one in mirror.handed)):
                 for pending in awaiting:  # Whoever deleted the queue has taken care of its messages.
                     pending.on_safe()
@@ -367,32 +370,32 @@ class Mirrors:
         self.packers[peer], self.unpackers[peer] = Packer(), Unpacker()
         if self.broker.journal is not None:
             self.broker.journal.tell("partition", peer, state="linked")
-        self.governing.on_peer_up(peer)
+        self.ha_rules.on_peer_up(peer)
 
         def tell(mirror: Mirror) -> None:
             mirror.member.on_peer_up(peer)
             self.journal.on_peer_up(mirror, peer)
             self.touched[mirror] = None
 
-        self.rounds.tell(tell)
+        self.broadcast.tell(tell)
 
     def on_peer_down(self, peer: str) -> None:
         if self.broker.journal is not None and peer in self.packers:
             self.broker.journal.tell("partition", peer, state="lost")
         self.packers.pop(peer, None)
         self.unpackers.pop(peer, None)
-        has_failed = peer not in self.governing.departed
+        has_failed = peer not in self.ha_rules.departed
 
         def tell(mirror: Mirror) -> None:
             mirror.member.on_peer_down(peer)
             if has_failed:
                 self.broker.detachment.on_failed(mirror, peer)
-                self.governing.on_failed(mirror, peer)
+                self.ha_rules.on_failed(mirror, peer)
             self.journal.on_peer_down(mirror, peer)
             self.touched[mirror] = None
 
-        self.rounds.tell(tell)
-        self.governing.on_lost(peer)
+        self.broadcast.tell(tell)
+        self.ha_rules.on_lost(peer)
 
     def on_frame(self, peer: str, payload: bytes) -> None:
         """Raises `BadFrame`."""
@@ -403,7 +406,7 @@ class Mirrors:
         for group, frame in found:
             mirror = self.mirrors.get(group)
             if mirror is not None:
-                self.rounds.catch_up(mirror)
+                self.broadcast.catch_up(mirror)
                 mirror.member.on_frame(peer, frame)
                 self.touched[mirror] = None
 
@@ -414,7 +417,7 @@ class Mirrors:
                 self.broker.journal.tell("partition", state="majority" if reachable else "minority")
             if reachable:
                 self.broker.detachment.end()
-            else:  # That nothing is handed out any more is all that cannot wait.
+            else:  # Only this cannot wait: nothing may be delivered any more.
                 for mirror in self.mirrors.values():
                     if mirror.queue is not None:
                         mirror.queue.freeze()
@@ -424,24 +427,24 @@ class Mirrors:
                 self.touched[mirror] = None
                 self._serve(mirror)
 
-            self.rounds.tell(tell)
+            self.broadcast.tell(tell)
             self.broker.spools.on_majority(reachable)
 
     def catch_up(self, mirror: Mirror) -> None:
         """Put into effect all that a copy has heard of."""
-        self.rounds.catch_up(mirror)
+        self.broadcast.catch_up(mirror)
         self._perform(mirror)
 
     def hasten(self, number: int) -> None:
         """A client of this node waits for the next master of a queue."""
         mirror = self.mirrors.get(number)
         if mirror is not None:
-            self.rounds.hasten(mirror)
+            self.broadcast.hasten(mirror)
 
     def on_synced(self, group: int, write: int) -> None:
         mirror = self.mirrors.get(group)
         if mirror is not None:
-            self.rounds.catch_up(mirror)
+            self.broadcast.catch_up(mirror)
             mirror.member.on_synced(write)
             self.touched[mirror] = None
             if mirror in self.adopting:
@@ -453,18 +456,18 @@ class Mirrors:
             self.touched[mirror] = None
 
     def tick(self) -> None:
-        self.rounds.on_tick()
-        if self.rounds and not self._may_tell():
-            self.rounds.go_on()  # Slowly, for nobody may lead the cluster just now, and more follows than views.
+        self.broadcast.on_tick()
+        if self.broadcast and not self._may_tell():
+            self.broadcast.go_on()  # A few per tick: the cluster may have no leader, and more follows than views.
         self.journal.tick()
-        self.governing.tick()
+        self.ha_rules.tick()
         self.busy = max(0, self.busy - 1)
         published = self.broker.totals.published
         self.serving = BUSY_TICKS if published != self.published else max(0, self.serving - 1)
         self.published = published
         for adoption in list(self.adopting.values()):
             adoption.on_tick()
-        is_behind = bool(self.performing or self.due or self.rounds)
+        is_behind = bool(self.performing or self.due or self.broadcast)
         self.skipped = self.skipped + 1 if is_behind else 0
         if not self.due and (not is_behind or self.skipped > TICKS_SKIPPED_MAX):
             self.skipped = 0
@@ -477,42 +480,42 @@ class Mirrors:
         for _ in range(min(TICKED_AT_ONCE, len(self.due))):
             mirror = self.due.pop()
             if self._is_kept(mirror) and mirror.member.wants_tick:
-                self.rounds.catch_up(mirror)
+                self.broadcast.catch_up(mirror)
                 mirror.member.filling.yielding = self.busy > 0
                 mirror.member.on_tick()
                 self.touched[mirror] = None
 
     def _is_kept(self, mirror: Mirror) -> bool:
-        """Whether the copy is still there: the queue may be deleted since its turn was noted."""
+        """Returns whether the copy still exists: the queue may have been deleted since its turn was noted."""
         return self.mirrors.get(mirror.spec.id) is mirror
 
     # -- Operators -----------------------------------------------------------------------------------------------
 
     def order_sync(self, mirror: Mirror, wanted: bool) -> None:
-        """At the master: have the mirrors that lack messages fetch them, or not. It tells them; others have no say."""
-        self.rounds.catch_up(mirror)
+        """At the master: have the unsynchronised mirrors fetch what they lack, or stop that. Only the master can."""
+        self.broadcast.catch_up(mirror)
         if mirror.member.master is not None and self.journal.on_order(mirror, wanted):
             mirror.member.order(wanted)
             self.journal.on_sync(mirror)
         self.touched[mirror] = None
 
     def force(self, mirror: Mirror) -> bool:
-        """Have this copy lead, whatever is lost by it. False: not now."""
-        self.rounds.catch_up(mirror)
+        """Make this copy the master, even if messages that it lacks are lost. False: not now."""
+        self.broadcast.catch_up(mirror)
         self.touched[mirror] = None
         return mirror.member.force()
 
     def hand_over(self, mirror: Mirror, to: str, hasty: bool = False) -> bool:
-        """Have another copy lead, with nothing lost: publishes wait until it does. False: not now. `hasty`: this one
+        """Make another copy master, with nothing lost: publishes wait until it is. False: not now. `hasty`: this one
         stays in the ring."""
-        self.rounds.catch_up(mirror)
+        self.broadcast.catch_up(mirror)
         queue, member = mirror.queue, mirror.member
         if queue is None or not member.serving:
             return False
         if queue.has_changes():
-            self.submit(mirror, self.governing.wall_ms)
-        queue.note_deliveries()  # The next master is to know what was delivered. See also `is_prompt`.
-        self.submit(mirror, self.governing.wall_ms)
+            self.submit(mirror, self.ha_rules.wall_ms)
+        queue.note_deliveries()  # The next master has to know what was delivered.
+        self.submit(mirror, self.ha_rules.wall_ms)
         if not member.hand_over(to, hasty):
             return False
         queue.hold()
@@ -523,7 +526,7 @@ class Mirrors:
 
     def submit(self, mirror: Mirror, time_ms: int) -> None:
         """Take a block of the queue and send it round; later, if its master does not serve now."""
-        self.rounds.catch_up(mirror)
+        self.broadcast.catch_up(mirror)
         queue, member = mirror.queue, mirror.member
         if queue is None:
             return
@@ -537,7 +540,7 @@ class Mirrors:
             queue.gate.put_into(block)
             run = block.enqueued
             if run is not None:
-                # The queue drops contents that are logged or settled; a mirror that is behind needs them still.
+                # The queue drops contents that are logged or settled, and a mirror that is behind still needs them.
                 block.enqueued = run.cut(0, len(run.contents))
             mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_posts())
             taken = member.submit(block)
@@ -563,9 +566,9 @@ class Mirrors:
     # -- Effects -------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Do what has come of all input, as far as a turn goes."""
-        if self.rounds and self._may_tell():
-            self.rounds.go_on()
+        """Carry out the effects of all input, as many as fit into a turn."""
+        if self.broadcast and self._may_tell():
+            self.broadcast.go_on()
         if self.due:
             self._tick_some()
         left = EFFECTS_AT_ONCE
@@ -576,21 +579,21 @@ class Mirrors:
                 self.touched.clear()
             mirror = self.performing.pop()
             if self._is_kept(mirror):
-                self.rounds.catch_up(mirror)
+                self.broadcast.catch_up(mirror)
                 left -= self._perform(mirror)
         for peer, packer in self.packers.items():
             for payload in packer.take():
                 self.broker.shell.send(peer, RING, payload)  # type: ignore[arg-type]
 
     def finish(self) -> None:
-        """All of it, however long it takes: the node stops."""
-        while self.has_work or self.rounds:
-            if self.rounds:
-                self.rounds.go_on()
+        """Carry out all effects, however long it takes: the node stops."""
+        while self.has_work or self.broadcast:
+            if self.broadcast:
+                self.broadcast.go_on()
             self.flush()
 
     def _perform(self, mirror: Mirror) -> int:
-        """How much that was."""
+        """Carry out all effects of one copy. Returns how many there were, and one more."""
         done = 1
         while effects := mirror.member.take():
             done += len(effects)
@@ -602,7 +605,7 @@ class Mirrors:
             self.journal.tell_begun(mirror)
         queue = mirror.queue
         if queue is not None:
-            queue.set_pressed(mirror.member.is_crowded or mirror in self.governing.late)
+            queue.set_pressed(mirror.member.is_crowded or mirror in self.ha_rules.late)
         return done
 
     def _send(self, mirror: Mirror, effect: f.Send) -> None:
@@ -622,7 +625,7 @@ class Mirrors:
             last = effect.change.blocks[-1]
             if last.enqueued is not None or last.settled:  # Else a master has only said that it leads.
                 self.serving = BUSY_TICKS
-                self.rounds.on_used(mirror)
+                self.broadcast.on_used(mirror)
 
     def _apply(self, mirror: Mirror, effect: f.Apply) -> None:
         assert self.store is not None
@@ -640,18 +643,18 @@ class Mirrors:
         queue = mirror.queue
         if queue is not None and queue.gate is not None and queue.gate.on_confirmed(effect.durable):
             self.broker.dirty[queue] = None
-            self.broker.on_loaded(queue)  # Those who want to get one.
-        if self.governing.may_confirm(mirror, effect.durable):
+            self.broker.on_loaded(queue)  # For basic.get that waits for a claim.
+        if self.ha_rules.may_confirm(mirror, effect.durable):
             self.on_confirmed(mirror, effect.durable)
 
     def _propose(self, mirror: Mirror, effect: f.ProposeView) -> None:
         spec, view = mirror.spec, effect.view
-        # A member repeats itself, not knowing what became of it. While nobody leads the cluster, a thousand queues
-        # that do so would have many thousand commands waiting for whoever comes to lead it.
+        # A member repeats a proposal as long as it has no answer. While the cluster has no leader, a thousand queues
+        # that do so would have many thousand commands waiting for the next leader.
         if self.leaving or mirror.proposed == view:
             return
 
-        is_used = self.rounds.is_used(mirror)
+        is_used = self.broadcast.is_used(mirror)
 
         def then(applied: Applied) -> None:
             self.proposed -= 1
@@ -664,13 +667,16 @@ class Mirrors:
         self.proposed_for_used += is_used
         self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, view), then)
 
+    def _refresh(self, mirror: Mirror, effect: f.Refresh) -> None:
+        """Does nothing: this node gets new metadata without being asked."""
+
     def _started(self, mirror: Mirror, effect: f.Started) -> None:
         assert self.store is not None
-        queue = mirror.queue  # It becomes mirrored as it is.
+        queue = mirror.queue  # Not None: a queue of this node becomes mirrored.
         marks: dict[bytes, bytes] | None = None
         mirror.forget_blocks()
         if queue is not None:
-            queue.note_deliveries()  # The mirrors will have to know what is out with consumers.
+            queue.note_deliveries()  # The mirrors have to know what is unacknowledged.
             returns = queue.extension(Returns)
             if returns is not None:
                 returns.tell_all()
@@ -723,13 +729,13 @@ class Mirrors:
         _doubt(awaiting)
 
     def _refuse_handed(self, mirror: Mirror, above: int = 0) -> None:
-        """Blocks that this node led with are void, or it will not hear what becomes of them."""
+        """Blocks that this node made as master are void, or it will not learn whether they are confirmed."""
         while mirror.handed and mirror.handed[-1][0] > above:
             _doubt(mirror.handed.pop()[1])
 
     def _read(self, mirror: Mirror, effect: f.Read) -> None:
         assert self.store is not None
-        if mirror in self.adopting:  # It would be told that what is not stored yet is gone.
+        if mirror in self.adopting:  # The reader would take messages that are not stored yet for settled.
             mirror.member.on_read_failed(effect.request)
             return
         reading = self.store.read(mirror.spec.id, effect.request)
@@ -742,7 +748,7 @@ class Mirrors:
     def _on_read(self, mirror: Mirror, reading: Reading, done: bool) -> None:
         if self.mirrors.get(mirror.spec.id) is not mirror:
             return  # The queue was deleted, or this copy of it given up.
-        self.rounds.catch_up(mirror)
+        self.broadcast.catch_up(mirror)
         if done:
             reading.answer(mirror.member)
         else:
@@ -755,7 +761,7 @@ class Mirrors:
     def _resumed(self, mirror: Mirror, effect: f.Resumed) -> None:
         self._serve(mirror)
         if mirror.queue is not None and not self._is_blocked(mirror):
-            go_on(mirror.queue, mirror.queue)  # Also if the majority was lost meanwhile.
+            go_on(mirror.queue, mirror.queue)  # Also if the majority was lost meanwhile: `_serve` has frozen it.
 
     def block(self, mirror: Mirror) -> None:
         """A sync has begun or ended, during which the queue stands still if its policy says so."""
@@ -768,7 +774,7 @@ class Mirrors:
             self._serve(mirror)
 
     def _is_blocked(self, mirror: Mirror) -> bool:
-        return mirror.syncing and mirror in self.governing.blocking
+        return mirror.syncing and mirror in self.ha_rules.blocking
 
     def _serve(self, mirror: Mirror) -> None:
         """Let the queue do what its copy may do now."""
@@ -806,9 +812,12 @@ def _doubt(awaiting: list[Pending]) -> None:
 
 
 def disk_id(folder: str, run: str, durable: bool, losses: int = 0, joined: int = 1) -> str:
-    """By which the ring knows a copy: another one if it may lack what it once had. `folder` names the node's data,
-    `run` its present run, which is as long as a queue that is not durable lasts; `joined` is the version of the view
-    with which the copy came into being, since one that leaves its ring is forgotten."""
+    """Returns the id by which the ring knows a copy: another one if it may lack what it once had.
+
+    `folder` names the node's data, `run` its present run, which is as long as a queue that is not durable lasts;
+    `joined` is the version of the view with which the copy came into being, since one that leaves its ring is
+    forgotten.
+    """
     name = f"{folder}.{losses}" if durable else run
     return name if joined == 1 else f"{name}{JOINED}{joined}"
 

@@ -76,7 +76,7 @@ class Place(NamedTuple):
     away: bool = False  # Out of service: see `leveret.metadata.model.maintenance_mark`.
 
 
-class Placing:
+class MemberChanges:
     """What is to be done about the copies of this node's queues."""
 
     def __init__(self, broker: Broker, places: Callable[[], list[Place]], defaults: Defaults | None = None) -> None:
@@ -117,18 +117,18 @@ class Placing:
 
     def on_parameter(self, event: e.ParameterChanged | e.GlobalParameterChanged) -> None:
         """Of most of them nothing follows for copies."""
-        governing = self.broker.mirrors.governing
+        ha_rules = self.broker.mirrors.ha_rules
         if isinstance(event, e.GlobalParameterChanged):
             if event.name == FORBID or event.name.startswith((LABELS, MAINTENANCE)):
                 self.look_at_all()
-                governing.refresh_all()
+                ha_rules.refresh_all()
         elif event.component in (LINKS, MOVES):
             spec = self.broker.metadata.queues.get((event.vhost, event.name))
             if spec is not None:
                 self.due[spec.id] = None
                 mirror = self.broker.mirrors.mirrors.get(spec.id)
                 if mirror is not None:
-                    governing.refresh(mirror)
+                    ha_rules.refresh(mirror)
 
     # -- New queues ----------------------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class Placing:
             self.looking = list(self.due)
             self.looking.reverse()
             self.due.clear()
-        if self.looking and not self.broker.mirrors.rounds:
+        if self.looking and not self.broker.mirrors.broadcast:
             self.go_on()
 
     @property
@@ -198,7 +198,7 @@ class Placing:
         is lost: to look at one means to tell it, and those that are used have to be told first. While clients publish,
         it is gone on with in ticks only."""
         mirrors = self.broker.mirrors
-        return bool(self.looking) and not mirrors.rounds and not mirrors.is_serving
+        return bool(self.looking) and not mirrors.broadcast and not mirrors.is_serving
 
     def go_on(self) -> None:
         """As far as a turn goes."""
@@ -276,7 +276,7 @@ class Placing:
         self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, view), lambda applied: None)
 
     def _adjust(self, mirror: Mirror, wanted: tuple[str, ...], running: list[str], goal: str | None) -> bool:
-        self.broker.mirrors.rounds.catch_up(mirror)
+        self.broker.mirrors.broadcast.catch_up(mirror)
         member = mirror.member
         view = member.view
         if view is None or not member.serving:

@@ -170,8 +170,8 @@ def down(broker: Broker) -> int:
 def mirrored(broker: Broker) -> Iterator[Mirror]:
     """This node's copies of queues that should have mirrors. One that was moved, or had a policy, is a ring of one
     for a moment, and nobody's concern."""
-    placing = broker.placing
-    return (one for one in broker.mirrors if placing is None or not placing.is_plain(one.spec))
+    member_changes = broker.member_changes
+    return (one for one in broker.mirrors if member_changes is None or not member_changes.is_plain(one.spec))
 
 
 def figures(

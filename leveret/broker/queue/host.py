@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from leveret.base.range_set import Measured, Wanted
     from leveret.base.timers import Timers
     from leveret.broker.broker import AnyQueue
-    from leveret.broker.dead_letter.publisher import Letters
+    from leveret.broker.dead_letter.publisher import DeadLetterPublisher
     from leveret.broker.delivery.batch import Gap, Shared
     from leveret.broker.event_journal.node_journal import Journal
     from leveret.broker.queue.features import Features
@@ -34,7 +34,7 @@ class Host(Protocol):
     wall_ms: int  # The time of day, as of this turn.
     timers: Timers[Any]  # Queues that want a pump at a time of day.
     idle: Timers[Any]  # Queues that go when nobody uses them, and when to look, by `now_ms`.
-    letters: Letters
+    letters: DeadLetterPublisher
     features: Features
     journal: Journal | None  # Of the node, if some queue has one.
     vhosts: dict[str, Vhost]

@@ -588,7 +588,7 @@ class Queue(Paging):
         then(None)
 
     def _adopt_orphan(self, consumer: Subscriber, queue: AnyQueue, then: Callable[[Refusal | None], None]) -> None:
-        """It is clear where the queue is. Consumers of links do not come here: their `Home` puts them off."""
+        """It is clear where the queue is. Consumers of links do not come here: their `OwnerEnd` puts them off."""
         if consumer in self.orphans:
             self.orphans.remove(consumer)
             consumer.queue = queue

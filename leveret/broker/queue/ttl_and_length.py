@@ -13,7 +13,7 @@ handed out. The other two modes turn publishers away: see `turn_away`.
 
 **Returns.** What consumers give back too often leaves before anything is handed out: see `returns`.
 
-Whatever leaves goes through `Letters`, which sends it on to the dead-letter exchange if there is one.
+Whatever leaves goes through `DeadLetterPublisher`, which sends it on to the dead-letter exchange if there is one.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class RemoteBatch(Batch):
 
     __slots__ = ("edge",)
 
-    def __init__(self, edge: Edge, first: int, messages: w.Messages) -> None:
+    def __init__(self, edge: ClientEnd, first: int, messages: w.Messages) -> None:
         super().__init__(first)
         self.edge = edge
         self.contents, self.keys, self.kinds = messages
@@ -142,7 +142,7 @@ def _refusal(ask: Ask, code: int, text: bytes) -> Refusal:
     return Refusal(code, text.decode("utf-8", "surrogateescape"))
 
 
-class Edge:
+class ClientEnd:
     """This node's end of a session with the home of other queues: what it has sent there and waits for."""
 
     def __init__(self, broker: Broker, peer: str) -> None:
@@ -512,11 +512,11 @@ def _send_elsewhere(queue: RemoteQueue, bundle: Bundle) -> None:
             pending.on_safe()  # Done with waiting here; whoever has it now was counted before.
 
 
-_FROM_HOME: Final[dict[int, Callable[[Edge, bytes], None]]] = {
-    frame_types.SAFE: Edge._on_safe,
-    frame_types.DELIVER: Edge._on_deliver,
-    frame_types.ANSWER: Edge._on_answer,
-    frame_types.CANCELLED: Edge._on_cancelled,
-    frame_types.CREDIT: Edge._on_credit,
+_FROM_HOME: Final[dict[int, Callable[[ClientEnd, bytes], None]]] = {
+    frame_types.SAFE: ClientEnd._on_safe,
+    frame_types.DELIVER: ClientEnd._on_deliver,
+    frame_types.ANSWER: ClientEnd._on_answer,
+    frame_types.CANCELLED: ClientEnd._on_cancelled,
+    frame_types.CREDIT: ClientEnd._on_credit,
 }
 FROM_HOME: Final = frozenset(_FROM_HOME)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.delivery.unacked import Unacked
     from leveret.broker.queue.queue import Queue
-    from leveret.broker.remote.client_end import Edge
+    from leveret.broker.remote.client_end import ClientEnd
 
 Piece = tuple[Batch, int, int]
 
@@ -53,7 +53,7 @@ class FormerQueue(RemoteQueue):
 
     __slots__ = ("heir", "heritage")
 
-    def __init__(self, queue: Queue, heir: Edge) -> None:
+    def __init__(self, queue: Queue, heir: ClientEnd) -> None:
         super().__init__(queue.spec, heir.broker)
         self.heir = heir
         self.heritage = (queue.epoch, queue.number)

@@ -36,7 +36,7 @@ from leveret.broker.queue.hold import go_on, release
 from leveret.broker.queue.leases import Leases
 from leveret.broker.queue.state import Access
 from leveret.broker.remote import peer_frames as w
-from leveret.broker.remote.client_end import Edge, RemoteBatch
+from leveret.broker.remote.client_end import ClientEnd, RemoteBatch
 from leveret.broker.remote.handover import bequeath
 from leveret.broker.remote.owner_end import RemoteConsumer
 from leveret.broker.remote.remote_queue import RemoteQueue, resubscribe
@@ -76,7 +76,7 @@ class Departure:
         self.to = to
         self.then = then
         self.unacked = 0
-        self.edge: Edge | None = None
+        self.edge: ClientEnd | None = None
         self.run = ""
         self.pieces: list[tuple[Batch, int, int]] = []  # Sent, and kept in case that all is in vain.
         self.first = 1  # The number of the first of them at the target.
@@ -246,7 +246,7 @@ class Departure:
 def take_back(broker: Broker, queue: Queue) -> list[tuple[Batch, int, int]]:
     """Everything of a queue that is out with clients. What they say of it later means nothing, and is no error."""
     pieces = []
-    nowhere = Edge(broker, "")
+    nowhere = ClientEnd(broker, "")
     nowhere.is_up = False
     void = RemoteBatch(nowhere, 0, w.Messages([], [], bytearray()))
     for session in broker.sessions:

@@ -51,7 +51,7 @@ class RemoteConsumer:
 
     def __init__(
         self,
-        home: Home,
+        home: OwnerEnd,
         number: int,
         queue: Queue,
         tag: str,
@@ -116,7 +116,7 @@ class RemoteConsumer:
         home.send_now(frame_types.CANCELLED, [w.U64.pack(self.number)])
 
 
-class Home:
+class OwnerEnd:
     """This node's end of a session with a node whose clients use queues here."""
 
     def __init__(self, broker: Broker, peer: str) -> None:
@@ -539,14 +539,14 @@ class Home:
             self._requeue(taken)
 
 
-_FROM_EDGE: Final[dict[int, Callable[[Home, bytes], None]]] = {
-    frame_types.PUBLISH: Home._on_publish,
-    frame_types.PRODUCE: Home._on_produce,
-    frame_types.STAGE: Home._on_stage,
-    frame_types.SETTLE: Home._on_settle,
-    frame_types.PASSED: Home._on_passed,
-    frame_types.ASK: Home._on_ask,
-    frame_types.LIMIT: Home._on_limit,
-    frame_types.TAKEN: Home._on_taken_frame,
+_FROM_EDGE: Final[dict[int, Callable[[OwnerEnd, bytes], None]]] = {
+    frame_types.PUBLISH: OwnerEnd._on_publish,
+    frame_types.PRODUCE: OwnerEnd._on_produce,
+    frame_types.STAGE: OwnerEnd._on_stage,
+    frame_types.SETTLE: OwnerEnd._on_settle,
+    frame_types.PASSED: OwnerEnd._on_passed,
+    frame_types.ASK: OwnerEnd._on_ask,
+    frame_types.LIMIT: OwnerEnd._on_limit,
+    frame_types.TAKEN: OwnerEnd._on_taken_frame,
 }
 FROM_EDGE: Final = frozenset(_FROM_EDGE)

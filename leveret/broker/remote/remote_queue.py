@@ -56,7 +56,7 @@ from leveret.broker.delivery.confirms import DOUBTED, REFUSED
 from leveret.broker.delivery.offsets import NEXT, OFFSET, Start
 from leveret.broker.queue.hold import Parked, park, unpark
 from leveret.broker.remote import peer_frames as w
-from leveret.broker.remote.client_end import COUNT_MAX, Edge, RemoteBatch, Subscription
+from leveret.broker.remote.client_end import COUNT_MAX, ClientEnd, RemoteBatch, Subscription
 from leveret.links import frame_types
 from leveret.metadata.model.refusals import Refusal, not_found
 
@@ -115,7 +115,7 @@ class RemoteQueue:
             self.said, self.ruled = self.broker.rules_of(self.spec), self.broker.ruled
 
     @property
-    def edge(self) -> Edge | None:
+    def edge(self) -> ClientEnd | None:
         """The link to the queue's home, if it is up."""
         return self.broker.edges.get(self.spec.node)
 
@@ -136,7 +136,7 @@ class RemoteQueue:
         """Whether the queue is mirrored, its master is gone, and another may come: then everything waits for that."""
         has_none = self.spec.view is not None and self.edge is None and self.successor is None
         may_come = not self.is_hopeless and not self.deleted
-        if has_none and may_come and not self.broker.mirrors.governing.is_down(self.spec):
+        if has_none and may_come and not self.broker.mirrors.ha_rules.is_down(self.spec):
             self.suspend()
             return True
         return False
@@ -451,7 +451,7 @@ class RemoteQueue:
     def _waits(self) -> bool:
         return self.parked is not None or self._has_none() or self._is_in_doubt()
 
-    def _follow(self, asked: Edge | None, again: Callable[[AnyQueue], None]) -> None:
+    def _follow(self, asked: ClientEnd | None, again: Callable[[AnyQueue], None]) -> None:
         """Who was asked says that the queue is elsewhere, and will not answer. If this node has not heard of that yet,
         it will in a moment; and if another object has come to stand for the queue, that one knows."""
         current = self.broker.successor(self)

@@ -139,7 +139,7 @@ class Spools:
         spec, mirrors = remote.spec, self.broker.mirrors
         if not self.broker.partition_handling.spools or not spec.durable or spec.exclusive or remote.deleted:
             return False
-        is_hopeless = remote.is_hopeless or remote.is_late or not mirrors.majority or mirrors.governing.is_down(spec)
+        is_hopeless = remote.is_hopeless or remote.is_late or not mirrors.majority or mirrors.ha_rules.is_down(spec)
         return spec.view is None or is_hopeless
 
     def may_rescue(self, queue: AnyQueue) -> bool:

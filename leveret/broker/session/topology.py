@@ -197,11 +197,11 @@ class Topology:
 
     def _place(self, name: str, wanted: QueueWanted) -> tuple[str, View | None]:
         """The node on which a new queue is, and its members if it is mirrored."""
-        placing = self.broker.placing
-        if placing is None or wanted.exclusive:
+        member_changes = self.broker.member_changes
+        if member_changes is None or wanted.exclusive:
             return self.broker.node_name, None
-        home = placing.home(self.vhost.name, name, wanted.arguments)
-        return home, placing.first_view(self.vhost.name, name, wanted.durable, wanted.arguments, home)
+        home = member_changes.home(self.vhost.name, name, wanted.arguments)
+        return home, member_changes.first_view(self.vhost.name, name, wanted.durable, wanted.arguments, home)
 
     def _redeclare(self, wanted: QueueWanted, name: str, then: Callable[[QueueFound | Refusal], None]) -> None:
         """The queue exists: it must be what is wanted."""
@@ -334,10 +334,10 @@ class Topology:
             then(True)
 
         home, view = broker.node_name, None
-        if wanted.type == DELAYED and broker.placing is not None:
-            keeper, arguments = hidden_queue_name(name), hidden_queue_arguments(name)
-            home = broker.placing.home(vhost, keeper, arguments)
-            view = broker.placing.first_view(vhost, keeper, True, arguments, home)
+        if wanted.type == DELAYED and broker.member_changes is not None:
+            keeper, arguments = keeper_name(name), keeper_arguments(name)
+            home = broker.member_changes.home(vhost, keeper, arguments)
+            view = broker.member_changes.first_view(vhost, keeper, True, arguments, home)
         command = c.DeclareExchange(
             vhost,
             name,

@@ -16,11 +16,11 @@ told so.
 **Stopping** (`step_down`) is the last chance: mirrored queues go to any mirror in sync, even one in maintenance, and to
 one that is not in sync if their policy says so.
 
-**Leaving** (`clear_out`) moves queues without mirrors in the way that any move takes, so that clients notice nothing.
-Then there are clients of this node itself. Those that neither publish nor consume are disconnected. The others are
-waited for: the node stays a member without masters, and passes on what they publish. When they are gone, the remaining
-queues (hidden queues of delayed exchanges, spools) are moved faster (`leveret.broker.remote.migrate`), and the node
-leaves.
+**Leaving** (`clear_out`) takes queues without mirrors along the way that any move takes
+(`broker.mirrors.member_changes`), so that clients notice nothing. Then there are clients of this node itself. Those
+that neither publish nor consume are sent away. The others are waited for: the node stays a member that leads nothing,
+and passes on what they send. When they are gone, what is left (queues of delayed exchanges, spools) goes faster
+(`broker.remote.migrate`), and then the node.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ class Maintenance:
         self.tick()
 
     def tick(self) -> None:
-        """Hands masters over while the node is in maintenance. Called every second."""
-        if self.state is not None and self.node.broker.mirrors.governing.give_away(AT_ONCE):
+        """Every second."""
+        if self.state is not None and self.node.broker.mirrors.ha_rules.give_away(AT_ONCE):
             self.node.schedule()
 
     def close_clients(self, text: str) -> int:
@@ -145,10 +145,10 @@ class Maintenance:
     async def handed_over(self, progress: Progress) -> None:
         """Waits until all masters that can be are handed over to mirrors, and the leadership of the cluster too."""
         node = self.node
-        governing, loop = node.broker.mirrors.governing, node.loop
-        total = best = governing.give_away(AT_ONCE)
+        ha_rules, loop = node.broker.mirrors.ha_rules, node.loop
+        total = best = ha_rules.give_away(AT_ONCE)
         deadline = loop.time() + STUCK_S
-        while (left := governing.give_away(AT_ONCE)) and node.fatal is None and self.state is not None:
+        while (left := ha_rules.give_away(AT_ONCE)) and node.fatal is None and self.state is not None:
             if left < best:
                 best, deadline = left, loop.time() + STUCK_S
             elif loop.time() > deadline:
@@ -179,10 +179,10 @@ class Maintenance:
         """Hands mirrored queues over before a controlled stop. A client sees that its publishes wait for some
         milliseconds."""
         node = self.node
-        governing = node.broker.mirrors.governing
+        ha_rules = node.broker.mirrors.ha_rules
         deadline = node.loop.time() + LEAVE_S
         has_led = False
-        while node.fatal is None and governing.leave() and node.loop.time() < deadline:
+        while node.fatal is None and ha_rules.leave() and node.loop.time() < deadline:
             has_led = True
             node.turn()
             await asyncio.sleep(LEAVE_STEP_S)

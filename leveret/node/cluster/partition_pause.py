@@ -247,7 +247,7 @@ class PartitionPause:
         self.resumed_ms = self.node.world.wall_ms()
         for peer, talk in self._talks.items():
             self._say_resumed(peer, talk)
-        self.node.placing.look_at_all()
+        self.node.member_changes.look_at_all()
         self.on_resumed()
         self.node.schedule()
 
@@ -294,7 +294,7 @@ class PartitionPause:
             talk.paused_there = False
             logger.info("node %s serves again", peer)
             self._open(peer, talk)
-        self.node.placing.look_at_all()
+        self.node.member_changes.look_at_all()
         return False
 
 

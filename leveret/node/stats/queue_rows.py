@@ -171,7 +171,7 @@ def queue_row(control: Control, queue: Queue, windows: Windows) -> dict[str, Any
     if is_stream(queue.spec.arguments):
         row["readers"] = {control.name: len(queue.consumers)}
     if queue.rules.keeps_dead or is_quorum(queue.spec.arguments):
-        dead = control.node.broker.letters.morgue.count(queue)
+        dead = control.node.broker.letters.retry.count(queue)
         mean = row["message_bytes_persistent"] / (row["messages_persistent"] or 1)
         row |= {"messages_dlx": dead, "message_bytes_dlx": int(dead * mean)}
         row["messages"] += dead
@@ -299,8 +299,8 @@ def sizes(control: Control, queue: Queue) -> dict[str, int]:
 
 
 def message_count(control: Control, queue: Queue) -> int:
-    """Returns the number of messages of a queue, with dead-lettered ones that their target has not confirmed yet."""
-    return queue.ready_count + queue.unacked_count + control.node.broker.letters.morgue.count(queue)
+    """Of a queue, with its dead letters that nobody has taken yet."""
+    return queue.ready_count + queue.unacked_count + control.node.broker.letters.retry.count(queue)
 
 
 def head_timestamp(queue: Queue) -> int | None:

@@ -297,9 +297,9 @@ class Channel:
             self._on_spread(len(contents) * len(queues))
 
     def _on_spread(self, copies: int) -> None:
-        spreading = self.broker.spreading
-        spreading.left -= copies
-        if spreading.left <= 0:
+        fanout = self.broker.fanout
+        fanout.left -= copies
+        if fanout.left <= 0:
             self.connection.rest_from_spreading()
 
     def publish_one(self, route: Route, content: bytes, kind: int, further: Sequence[str] = ()) -> None:

@@ -308,7 +308,7 @@ class Connection(Intake):
     def rest_from_spreading(self) -> None:
         """Publishes to many queues wait for another turn, with all that the client sent behind them."""
         self.spreads = self.held = True
-        self.broker.spreading.waiting[self] = None
+        self.broker.fanout.waiting[self] = None
 
     def on_portion(self) -> None:
         self.spreads = False
@@ -414,7 +414,7 @@ class Connection(Intake):
                     f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max "
                     f"({self.channel_max})",
                 )
-            limit = self.broker.census.limit_reached(CHANNELS_OF_USER + self.user)
+            limit = self.broker.connection_limits.limit_reached(CHANNELS_OF_USER + self.user)
             if limit is not None:
                 raise ConnectionFault(
                     ReplyCode.NOT_ALLOWED,
@@ -424,7 +424,7 @@ class Connection(Intake):
             producer = self.producer
             channel = Channel(self, number) if producer is None else ProducerChannel(self, number, producer)
             self.channels[number] = channel
-            self.broker.census.on_channels(self.user, 1)
+            self.broker.connection_limits.on_channels(self.user, 1)
             self.send(number, m.ChannelOpenOk())
         elif isinstance(method, m.ChannelCloseOk):
             pass  # A late answer to a close that crossed with the client's.
@@ -445,7 +445,7 @@ class Connection(Intake):
 
     def _drop_channel(self, channel: Channel) -> None:
         del self.channels[channel.number]
-        self.broker.census.on_channels(self.user, -1)
+        self.broker.connection_limits.on_channels(self.user, -1)
 
     def _decode(self, payload: bytes) -> m.Method:
         try:
@@ -641,7 +641,7 @@ class Connection(Intake):
         for channel in list(self.channels.values()):
             if not channel.closing:
                 channel.release_all()
-        self.broker.census.on_channels(self.user, -len(self.channels))
+        self.broker.connection_limits.on_channels(self.user, -len(self.channels))
         self.channels.clear()
         queues = [] if self.login is None else self.login.disown()
         self.deleting += len(queues)

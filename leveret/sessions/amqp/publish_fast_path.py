@@ -10,7 +10,7 @@ Three things keep it short:
   (and their keys in `keys`) until something else comes along, and go to the queues together (`submit`). A publisher
   that goes round many queues has one bundle for each (`aside`): order counts within a queue, not between queues. What
   goes to several queues at once would overlap, so it has no other bundle beside it. Every frame that is no publish
-  submits first. What goes to very many queues is taken in as far as the turn's budget allows: see `spreading`.
+  submits first. What goes to very many queues is taken in as far as the turn's budget allows: see `fanout`.
 - *Contents stay bytes.* What is sliced from the input is what is stored and delivered, frame heads included.
 
 A publish is taken up when all of it is there, if its body is one frame; until then it stays in the input, which is
@@ -163,7 +163,7 @@ class Intake:
             return at  # A stranger may well send just these bytes.
         before, append = len(contents), contents.append
         if self.is_wide:
-            size = min(size, at + length * (self.broker.spreading.portion(len(self.queues)) - before))
+            size = min(size, at + length * (self.broker.fanout.portion(len(self.queues)) - before))
         while data.startswith(repeat, at):
             end = at + length
             if end > size or data[end - 1] != END:
@@ -216,7 +216,7 @@ class Intake:
             return stop
         if self.queues is not route.queues:  # type: ignore[union-attr]
             self._switch(route.queues)  # type: ignore[union-attr]
-        if self.is_wide and len(self.contents) >= self.broker.spreading.portion(len(self.queues)):
+        if self.is_wide and len(self.contents) >= self.broker.fanout.portion(len(self.queues)):
             self.rest_from_spreading()
             return INCOMPLETE  # To be taken in with the rest.
         if route.is_plain and channel.transaction is None:  # type: ignore[union-attr]

@@ -143,10 +143,10 @@ class Transaction:
 
     def _go_on(self) -> None:
         self.is_sending = True
-        spreading = self.channel.broker.spreading
+        fanout = self.channel.broker.fanout
         while self.publishes and self.unsafe_bytes < UNSAFE_BYTES_MAX:
-            if spreading.left <= 0 and len(self.publishes[0].queues) > FEW:
-                spreading.waiting[self] = None
+            if fanout.left <= 0 and len(self.publishes[0].queues) > FEW:
+                fanout.waiting[self] = None
                 break
             self._send(self._take_part())
         self.is_sending = False
@@ -165,7 +165,7 @@ class Transaction:
         alone = any(queue.rules.rejects for queue in first.queues)
         most = PART_MESSAGES
         if len(first.queues) > FEW:
-            most = min(most, self.channel.broker.spreading.portion(len(first.queues)))
+            most = min(most, self.channel.broker.fanout.portion(len(first.queues)))
         while publishes and not alone and size < PART_BYTES and len(part) < most:
             if publishes[0].queues != first.queues or publishes[0].kind != first.kind:
                 break

@@ -53,7 +53,7 @@ def test_who_was_refused_does_not_count() -> None:
     assert refusal(world) is None
     for _ in range(3):
         assert refusal(world) == IN_VHOST.format(1)
-    assert world.broker.census.own["v/"] == 1
+    assert world.broker.connection_limits.own["v/"] == 1
 
 
 def test_channels_of_a_user() -> None:
@@ -67,18 +67,18 @@ def test_channels_of_a_user() -> None:
     client.send(m.ChannelOpen(), channel=2)
     assert client.methods() == [m.ConnectionClose(530, CHANNELS.format(2), 0, 0)]
     client.lose()
-    assert world.broker.census.own["cguest"] == 1
+    assert world.broker.connection_limits.own["cguest"] == 1
 
 
 def test_a_channel_counts_until_its_close_is_answered() -> None:
     world = World()
     client = world.client()
     client.send(m.QueueDeclare(queue="none", passive=True))
-    assert world.broker.census.own["cguest"] == 1
+    assert world.broker.connection_limits.own["cguest"] == 1
     client.send(m.ChannelCloseOk())
-    assert world.broker.census.own["cguest"] == 0
+    assert world.broker.connection_limits.own["cguest"] == 0
     client.lose()
-    assert not world.broker.census.own
+    assert not world.broker.connection_limits.own
 
 
 def test_other_nodes_count(cluster: Cluster) -> None:
@@ -89,7 +89,8 @@ def test_other_nodes_count(cluster: Cluster) -> None:
     assert refusal(at_a) == CONNECTIONS.format(1)
     cluster.close("a", "b")
     cluster.run()
-    assert at_a.broker.census.limit_reached(OF_USER + "guest") is None  # Of a node that is lost, nobody knows.
+    limits = at_a.broker.connection_limits
+    assert limits.limit_reached(OF_USER + "guest") is None  # The connections of a lost node are not counted.
     cluster.join("a", "b")
     cluster.run()
     assert refusal(at_a) == CONNECTIONS.format(1)
@@ -100,7 +101,7 @@ def test_other_nodes_count(cluster: Cluster) -> None:
 def test_without_limits_nothing_is_told(cluster: Cluster) -> None:
     cluster["a"].client()
     cluster.run()
-    assert not cluster["b"].broker.census.others
+    assert not cluster["b"].broker.connection_limits.others
 
 
 @pytest.mark.parametrize(

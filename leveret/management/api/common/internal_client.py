@@ -109,7 +109,7 @@ class _Inner(Connection):
         self.login = self.broker.enter(self, user, vhost, self.number, counts=False)
         self.broker.on_connection_opened(self, self.login)
         self.channels[CHANNEL] = Channel(self, CHANNEL)
-        self.broker.census.on_channels(user, 1)  # Taken back with the channel.
+        self.broker.connection_limits.on_channels(user, 1)  # Taken back with the channel.
 
     def _shut(self, reason: str) -> None:
         if not self.closed:

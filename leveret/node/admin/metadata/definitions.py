@@ -371,13 +371,13 @@ class Import:
 
     def _place(self, vhost: str, name: str, durable: bool, arguments: Table) -> tuple[str, Any]:
         broker = self.node.broker
-        if broker.placing is None:
+        if broker.member_changes is None:
             return broker.node_name, None
         if self.masters is None:
             self.masters = dict(broker.loads.masters)
-        home = broker.placing.home(vhost, name, arguments, self.masters)
+        home = broker.member_changes.home(vhost, name, arguments, self.masters)
         self.masters[home] = self.masters.get(home, 0) + 1
-        return home, broker.placing.first_view(vhost, name, durable, arguments, home)
+        return home, broker.member_changes.first_view(vhost, name, durable, arguments, home)
 
     def summary(self) -> dict[str, Any]:
         return {"done": self.done, "same": self.same, "notes": self.notes.told(), "failures": self.failures.told()}

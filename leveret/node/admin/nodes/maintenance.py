@@ -168,7 +168,7 @@ async def service_state(control: Control) -> Any:
 async def restart_state(control: Control) -> Any:
     """Returns what a rolling restart has to know before it stops the next node, as this node sees it."""
     node = control.node
-    metadata, placing = node.metadata, node.broker.placing
+    metadata, member_changes = node.metadata, node.broker.member_changes
     members = node.cluster.members()
     running = {one.name for one in members if one.running}
     unsynced: list[dict[str, Any]] = []
@@ -186,7 +186,7 @@ async def restart_state(control: Control) -> Any:
         if lacking:
             count += 1
             if len(unsynced) < SHOWN_MAX:
-                by_itself = placing is None or placing.rules_of(spec).fills
+                by_itself = member_changes is None or member_changes.rules_of(spec).fills
                 unsynced.append({"vhost": spec.vhost, "name": spec.name, "nodes": lacking, "by_itself": by_itself})
     return {
         "node": control.name,

@@ -107,7 +107,7 @@ def parted(told: dict[str, dict[str, Any]], running: Iterable[str]) -> dict[str,
 def partition_names(control: Control) -> list[str]:
     """Returns the nodes from which this one is partitioned, as far as it can tell without asking others."""
     node = control.node
-    alive = {name for others in node.broker.mirrors.governing.linked.values() for name in others}
+    alive = {name for others in node.broker.mirrors.ha_rules.linked.values() for name in others}
     return parted({control.name: local(control)}, alive).get(control.name, [])
 
 

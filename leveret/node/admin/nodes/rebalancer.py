@@ -358,9 +358,9 @@ class Rebalancer:
 
     def _state(self, spec: QueueSpec, messages: int, consumers: int) -> r.QueueState:
         node = self.control.node
-        placing = node.broker.placing
-        assert placing is not None
-        rules = placing.rules_of(spec)
+        member_changes = node.broker.member_changes
+        assert member_changes is not None
+        rules = member_changes.rules_of(spec)
         mode, params = rules.placement.get("ha-mode"), rules.placement.get("ha-params")
         view = spec.view
         alone = view is None or view.ring == (spec.node,)

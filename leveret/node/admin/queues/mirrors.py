@@ -100,8 +100,8 @@ async def local_order_sync(control: Control, queue: int, wanted: bool) -> Any:
 async def sync_queue(control: Control, vhost: str, name: str) -> None:
     """Begins to synchronise a queue's mirrors. The queue can be used meanwhile."""
     spec, _ = _mirrored(control, vhost, name)
-    placing = control.node.broker.placing
-    refused = None if placing is None else placing.rules_of(spec).sync_refused
+    member_changes = control.node.broker.member_changes
+    refused = None if member_changes is None else member_changes.rules_of(spec).sync_refused
     if refused is not None:
         raise Refused(UNAVAILABLE, f"the mirrors of {_called(spec)} cannot be synchronised: {refused}")
     await _order(control, spec, True)
@@ -208,9 +208,9 @@ async def move_queue_master(control: Control, vhost: str, name: str, node: str) 
 
 
 def _may_be_at(control: Control, spec: QueueSpec, node: str) -> bool:
-    """Returns whether the only copy of a queue may be at that node."""
-    placing = control.node.broker.placing
-    placement = {} if placing is None else placing.rules_of(spec).placement
+    """Whether a queue whose only copy is its master's may have it at that node."""
+    member_changes = control.node.broker.member_changes
+    placement = {} if member_changes is None else member_changes.rules_of(spec).placement
     named = placement.get("ha-params")
     return placement.get("ha-mode") != "nodes" or (isinstance(named, list) and node in named)
 

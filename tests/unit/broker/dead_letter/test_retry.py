@@ -92,7 +92,7 @@ def test_contents_of_what_a_consumer_holds_are_read_for_letters(
     hold_all(world, client, bodies)
     client.send(m.BasicNack(delivery_tag=7, multiple=True, requeue=False))
     world.turn()
-    assert in_log(world, "q") == 3 and not world.broker.letters.morgue.rows
+    assert in_log(world, "q") == 3 and not world.broker.letters.retry.rows
     assert fetch(client, "dead") == bodies[:7]
     client.send(m.BasicNack(delivery_tag=10, multiple=True, requeue=False))
     world.turn()
@@ -124,7 +124,7 @@ def test_what_is_rejected_one_by_one_is_read_in_bites(world: World, client: Clie
     world.holds_loads = True
     for tag in range(1, 201):
         client.send(m.BasicReject(delivery_tag=tag, requeue=False))
-    (row,) = world.broker.letters.morgue.rows.values()
+    (row,) = world.broker.letters.retry.rows.values()
     assert len(world.ranges) == 1 and len(row.pieces) == 1
     world.holds_loads = False
     while world.ranges:
@@ -161,7 +161,7 @@ def test_a_queue_that_is_deleted_while_its_dead_are_read(world: World, client: C
     world.finish_loads()
     world.broker.letters.try_again()
     world.turn()
-    assert count(client, "dead") == 0 and not world.broker.letters.morgue.rows
+    assert count(client, "dead") == 0 and not world.broker.letters.retry.rows
     assert world.broker.content_bytes == 0
 
 
@@ -175,7 +175,7 @@ def test_an_exchange_that_is_gone_when_its_letters_could_be_made(world: World, c
     world.holds_loads = False
     world.finish_loads()
     world.turn()
-    assert in_log(world, "q") == 1 and not world.broker.letters.morgue.rows
+    assert in_log(world, "q") == 1 and not world.broker.letters.retry.rows
 
 
 def test_those_that_are_to_be_kept_wait_for_an_exchange_in_the_log(world: World, client: Client) -> None:
@@ -187,12 +187,12 @@ def test_those_that_are_to_be_kept_wait_for_an_exchange_in_the_log(world: World,
     for _ in range(3):
         world.broker.letters.try_again()
         world.turn()
-    assert (in_log(world, "q"), world.broker.letters.morgue.count(world.queue("q"))) == (3, 2)
+    assert (in_log(world, "q"), world.broker.letters.retry.count(world.queue("q"))) == (3, 2)
     client.call(m.ExchangeDeclare(exchange="x", type="fanout"))
     client.call(m.QueueBind(queue="dead", exchange="x"))
     world.broker.letters.try_again()
     world.turn()
-    assert in_log(world, "q") == 1 and not world.broker.letters.morgue.rows
+    assert in_log(world, "q") == 1 and not world.broker.letters.retry.rows
     assert fetch(client, "dead") == [b"1", b"3"]
 
 
@@ -211,7 +211,7 @@ def test_a_queue_that_goes_elsewhere_takes_its_dead_along(
     client.take()
     reads = list(world.ranges)
     world.broker.letters.take_back(world.queue("q"))
-    assert world.queue("q").ready_count == 2 and not world.broker.letters.morgue.rows
+    assert world.queue("q").ready_count == 2 and not world.broker.letters.retry.rows
     for _, first, last, then in reads:  # Nobody wants them any more.
         then(*world.log.read(world.queue("q").spec.id, first, last, 10))
     world.holds_loads = False
@@ -238,7 +238,7 @@ def test_a_second_costs_so_many_tries_however_many_wait(world: World, client: Cl
     lift(world)
     letters.try_again()
     world.turn()
-    assert not letters.morgue.rows and sorted(fetch(client, "dead"), key=int) == bodies
+    assert not letters.retry.rows and sorted(fetch(client, "dead"), key=int) == bodies
     assert in_log(world, "q") == 0
 
 
@@ -294,7 +294,7 @@ def test_the_contents_of_refused_letters_need_no_memory(
         world.finish_loads()
         world.turn()
     assert sorted(fetch(client, "dead")) == sorted(bodies)
-    assert in_log(world, "q") == 0 and not world.broker.letters.morgue.rows
+    assert in_log(world, "q") == 0 and not world.broker.letters.retry.rows
 
 
 def test_an_answer_is_given_once_however_often_its_letter_is_refused(world: World, client: Client) -> None:

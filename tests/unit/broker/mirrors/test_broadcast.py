@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.mirrors import broadcast
-from leveret.broker.mirrors.broadcast import Rounds
+from leveret.broker.mirrors.broadcast import Broadcast
 
 
 class Copies:
@@ -17,13 +17,13 @@ class Copies:
 
     def __init__(self, count: int) -> None:
         self.mirrors: dict[int, Any] = {}
-        self.rounds = Rounds(self.mirrors)
+        self.broadcast = Broadcast(self.mirrors)
         self.tellings = 0
         for number in range(count):
             self.add(number)
 
     def add(self, number: int) -> Any:
-        mirror = SimpleNamespace(spec=SimpleNamespace(id=number), heard=self.rounds.told, news=[])
+        mirror = SimpleNamespace(spec=SimpleNamespace(id=number), heard=self.broadcast.told, news=[])
         mirror.hear = lambda told: setattr(mirror, "heard", told)
         self.mirrors[number] = mirror
         return mirror
@@ -33,7 +33,7 @@ class Copies:
             self.tellings += 1
             mirror.news.append(word)
 
-        self.rounds.tell(tell)
+        self.broadcast.tell(tell)
 
     def news(self, number: int) -> str:
         return "".join(self.mirrors[number].news)
@@ -42,11 +42,11 @@ class Copies:
 def test_a_turn_tells_a_few() -> None:
     copies = Copies(3 * broadcast.TOLD_AT_ONCE)
     copies.tell("a")
-    assert copies.rounds and copies.tellings == 0
+    assert copies.broadcast and copies.tellings == 0
     for turn in (1, 2, 3):
-        copies.rounds.go_on()
+        copies.broadcast.go_on()
         assert copies.tellings == turn * broadcast.TOLD_AT_ONCE
-    assert not copies.rounds, "all have heard it"
+    assert not copies.broadcast, "all have heard it"
 
 
 def test_who_is_used_hears_everything_first_and_only_once() -> None:
@@ -54,10 +54,10 @@ def test_who_is_used_hears_everything_first_and_only_once() -> None:
     last = copies.mirrors[3 * broadcast.TOLD_AT_ONCE - 1]
     copies.tell("a")
     copies.tell("b")
-    copies.rounds.catch_up(last)
+    copies.broadcast.catch_up(last)
     assert last.news == ["a", "b"]
-    while copies.rounds:
-        copies.rounds.go_on()
+    while copies.broadcast:
+        copies.broadcast.go_on()
     assert {tuple(one.news) for one in copies.mirrors.values()} == {("a", "b")}
 
 
@@ -65,13 +65,13 @@ def test_a_round_is_finished_before_the_next_begins() -> None:
     """Otherwise, if something happened in each turn, the last would never hear anything."""
     copies = Copies(2 * broadcast.TOLD_AT_ONCE)
     copies.tell("a")
-    copies.rounds.go_on()
+    copies.broadcast.go_on()
     copies.tell("b")
-    copies.rounds.go_on()
+    copies.broadcast.go_on()
     assert copies.news(0) == "a"
     assert copies.news(2 * broadcast.TOLD_AT_ONCE - 1) == "ab"
-    assert copies.rounds, "the first have not heard the second"
-    copies.rounds.go_on()
+    assert copies.broadcast, "the first have not heard the second"
+    copies.broadcast.go_on()
     assert copies.news(0) == "ab"
 
 
@@ -80,8 +80,8 @@ def test_who_comes_later_finds_the_world_as_it_is() -> None:
     copies.tell("a")
     copies.add(1)
     copies.tell("b")
-    while copies.rounds:
-        copies.rounds.go_on()
+    while copies.broadcast:
+        copies.broadcast.go_on()
     assert (copies.news(0), copies.news(1)) == ("ab", "b")
 
 
@@ -89,22 +89,22 @@ def test_who_is_given_up_meanwhile_hears_nothing() -> None:
     copies = Copies(broadcast.TOLD_AT_ONCE + 2)
     gone, replaced = copies.mirrors[broadcast.TOLD_AT_ONCE], copies.mirrors[broadcast.TOLD_AT_ONCE + 1]
     copies.tell("a")
-    copies.rounds.go_on()
+    copies.broadcast.go_on()
     del copies.mirrors[broadcast.TOLD_AT_ONCE]
     copies.add(broadcast.TOLD_AT_ONCE + 1)
-    copies.rounds.go_on()
-    assert not copies.rounds and gone.news == replaced.news == []
+    copies.broadcast.go_on()
+    assert not copies.broadcast and gone.news == replaced.news == []
 
 
 def test_nothing_is_kept_where_there_are_no_copies() -> None:
     copies = Copies(0)
     copies.tell("a")
-    assert not copies.rounds
+    assert not copies.broadcast
     copies.add(0)
     copies.tell("b")
     del copies.mirrors[0]
-    copies.rounds.go_on()
-    assert not copies.rounds
+    copies.broadcast.go_on()
+    assert not copies.broadcast
 
 
 def test_tidings_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,8 +114,8 @@ def test_tidings_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> Non
     for word in "abcd":
         copies.tell(word)
     assert copies.news(4) == "abc"
-    while copies.rounds:
-        copies.rounds.go_on()
+    while copies.broadcast:
+        copies.broadcast.go_on()
     assert [copies.news(number) for number in range(5)] == ["abcd"] * 5
 
 
@@ -132,7 +132,7 @@ def test_in_any_order_of_events_all_hear_all_in_order() -> None:
                 copies.tell(word)
                 due = {number: due[number] + word for number in due}
             elif what < 0.7:
-                copies.rounds.go_on()
+                copies.broadcast.go_on()
             elif what < 0.8:
                 number = dice.randrange(1000)
                 if number not in due:
@@ -143,10 +143,10 @@ def test_in_any_order_of_events_all_hear_all_in_order() -> None:
                 del due[number], copies.mirrors[number]
             elif due:
                 number = dice.choice(list(due))
-                copies.rounds.catch_up(copies.mirrors[number])
+                copies.broadcast.catch_up(copies.mirrors[number])
                 assert copies.news(number) == due[number]
-        while copies.rounds:
-            copies.rounds.go_on()
+        while copies.broadcast:
+            copies.broadcast.go_on()
         assert {number: copies.news(number) for number in copies.mirrors} == due, f"seed {seed}"
 
 
@@ -157,59 +157,59 @@ def test_who_was_used_hears_of_it_first_the_last_one_before_all() -> None:
     copies = Copies(10 * broadcast.TOLD_AT_ONCE)
     last = len(copies.mirrors) - 1
     for number in (last - 2, last, last - 2, last - 1):
-        copies.rounds.on_used(copies.mirrors[number])
-        copies.rounds.on_tick()
+        copies.broadcast.on_used(copies.mirrors[number])
+        copies.broadcast.on_tick()
     order: list[int] = []
-    copies.rounds.tell(lambda mirror: order.append(mirror.spec.id))
-    assert copies.rounds.is_urgent and not copies.rounds.may_follow
-    copies.rounds.go_on()
-    assert order == [last - 1, last - 2, last] and not copies.rounds.is_urgent
-    assert not copies.rounds.may_follow, "they have a moment for what they do about it"
-    copies.rounds.on_tick()
-    copies.rounds.on_tick()
-    assert copies.rounds.may_follow
-    while copies.rounds:
-        copies.rounds.go_on()
+    copies.broadcast.tell(lambda mirror: order.append(mirror.spec.id))
+    assert copies.broadcast.is_urgent and not copies.broadcast.may_follow
+    copies.broadcast.go_on()
+    assert order == [last - 1, last - 2, last] and not copies.broadcast.is_urgent
+    assert not copies.broadcast.may_follow, "they have a moment for what they do about it"
+    copies.broadcast.on_tick()
+    copies.broadcast.on_tick()
+    assert copies.broadcast.may_follow
+    while copies.broadcast:
+        copies.broadcast.go_on()
     assert sorted(order) == sorted(copies.mirrors), "each once"
 
 
 def test_however_many_are_used_a_turn_tells_a_few() -> None:
     copies = Copies(4 * broadcast.TOLD_AT_ONCE)
     for number in range(0, 4 * broadcast.TOLD_AT_ONCE, 2):
-        copies.rounds.on_used(copies.mirrors[number])
+        copies.broadcast.on_used(copies.mirrors[number])
     copies.tell("a")
     for turn in (1, 2):
-        assert copies.rounds.is_urgent
-        copies.rounds.go_on()
+        assert copies.broadcast.is_urgent
+        copies.broadcast.go_on()
         assert copies.tellings == turn * broadcast.TOLD_AT_ONCE
-    assert not copies.rounds.is_urgent
+    assert not copies.broadcast.is_urgent
     assert all(copies.news(number) == "a" for number in range(0, 4 * broadcast.TOLD_AT_ONCE, 2))
 
 
 def test_who_was_used_long_ago_has_no_precedence() -> None:
     copies = Copies(2)
-    copies.rounds.on_used(copies.mirrors[1])
+    copies.broadcast.on_used(copies.mirrors[1])
     for _ in range(broadcast.USED_TICKS + 1):
-        copies.rounds.on_tick()
-    assert not copies.rounds.is_used(copies.mirrors[1])
+        copies.broadcast.on_tick()
+    assert not copies.broadcast.is_used(copies.mirrors[1])
     copies.tell("a")
-    assert not copies.rounds.is_urgent and copies.rounds.may_follow
+    assert not copies.broadcast.is_urgent and copies.broadcast.may_follow
 
 
 def test_who_is_waited_for_comes_first_if_it_has_not_heard_of_it() -> None:
     copies = Copies(3 * broadcast.TOLD_AT_ONCE)
     copies.tell("a")
-    copies.rounds.go_on()
-    copies.rounds.hasten(copies.mirrors[0])
-    assert not copies.rounds.is_urgent, "it has"
+    copies.broadcast.go_on()
+    copies.broadcast.hasten(copies.mirrors[0])
+    assert not copies.broadcast.is_urgent, "it has"
     last = copies.mirrors[3 * broadcast.TOLD_AT_ONCE - 1]
-    copies.rounds.hasten(last)
-    assert copies.rounds.is_urgent
-    copies.rounds.go_on()
+    copies.broadcast.hasten(last)
+    assert copies.broadcast.is_urgent
+    copies.broadcast.go_on()
     assert last.news == ["a"] and copies.tellings == broadcast.TOLD_AT_ONCE + 1
     gone = copies.mirrors.pop(3 * broadcast.TOLD_AT_ONCE - 2)
-    copies.rounds.hasten(gone)
-    copies.rounds.forget(gone)
-    while copies.rounds:
-        copies.rounds.go_on()
+    copies.broadcast.hasten(gone)
+    copies.broadcast.forget(gone)
+    while copies.broadcast:
+        copies.broadcast.go_on()
     assert gone.news == []

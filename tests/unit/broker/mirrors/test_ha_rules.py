@@ -92,13 +92,13 @@ def test_an_operator_policy_forbids_new_mirrors_and_takes_none_away(rings: Rings
 def test_only_in_the_hours_of_the_window(rings: Rings) -> None:
     def at(hour: int) -> None:
         for server in rings.servers.values():
-            server.world.broker.mirrors.governing.wall_ms = hour * HOUR_MS
-            server.world.broker.mirrors.governing.on_minute()
+            server.world.broker.mirrors.ha_rules.wall_ms = hour * HOUR_MS
+            server.world.broker.mirrors.ha_rules.on_minute()
         rings.tick(30)
 
     policy(rings, ha_mode="all", ha_sync_mode="automatic", ha_replication_window={"hours": "22-6"})
     for server in rings.servers.values():
-        server.world.broker.mirrors.governing.wall_ms = 12 * HOUR_MS
+        server.world.broker.mirrors.ha_rules.wall_ms = 12 * HOUR_MS
     hollow(rings)
     at(21)
     assert synced(rings) == {ONE}
@@ -285,12 +285,12 @@ def test_a_master_to_which_only_this_link_is_broken_has_not_failed(rings: Rings)
     rings.place()
     assert view(rings).ring == (ONE, TWO) and synced(rings) == {ONE}
     here = rings.servers[TWO].world.broker.mirrors
-    here.governing.on_linked(THREE, f"{ONE}\n{TWO}".encode())
+    here.ha_rules.on_linked(THREE, f"{ONE}\n{TWO}".encode())
     here.on_peer_down(ONE)
     rings.servers[ONE].world.broker.mirrors.on_peer_down(TWO)
     rings.tick(200)
     assert view(rings).master == ONE
-    here.governing.on_linked(THREE, TWO.encode())
+    here.ha_rules.on_linked(THREE, TWO.encode())
     rings.tick(200)
     assert view(rings).master == TWO
 
@@ -301,7 +301,7 @@ def test_the_word_of_a_node_that_is_lost_as_well_counts_no_longer(rings: Rings) 
     rings.publish(ONE, "q", 10)
     rings.place()
     here = rings.servers[TWO].world.broker.mirrors
-    here.governing.on_linked(THREE, ONE.encode())
+    here.ha_rules.on_linked(THREE, ONE.encode())
     rings.kill(ONE)
     rings.tick(200)
     assert view(rings).master == ONE
@@ -323,7 +323,7 @@ def test_nodes_tell_each_other_whom_they_see(rings: Rings) -> None:
     broker.on_peer_down(TWO)
     assert [(peer, data) for peer, kind, data in told if kind == LINKED] == [(THREE, THREE.encode())]
     broker.on_peer_frame(THREE, LINKED, TWO.encode())
-    assert broker.mirrors.governing.linked == {THREE: {TWO}}
+    assert broker.mirrors.ha_rules.linked == {THREE: {TWO}}
     with pytest.raises(BadFrame):
         broker.on_peer_frame(THREE, LINKED, b"\xff")
 
@@ -332,12 +332,12 @@ def test_a_master_that_said_farewell_is_waited_for(rings: Rings) -> None:
     policy(rings, ha_mode="all", ha_promote_on_failure="always")
     hollow(rings)
     for name in (TWO, THREE):
-        rings.servers[name].world.broker.mirrors.governing.on_farewell(ONE, U64.pack(0))
+        rings.servers[name].world.broker.mirrors.ha_rules.on_farewell(ONE, U64.pack(0))
     rings.kill(ONE)
     rings.tick(200)
     assert view(rings).master == ONE
     spec = rings.servers[TWO].world.metadata.queues["/", "q"]
-    assert rings.servers[TWO].world.broker.mirrors.governing.is_down(spec)
+    assert rings.servers[TWO].world.broker.mirrors.ha_rules.is_down(spec)
 
 
 def test_a_farewell_counts_once_all_is_known_that_came_before_it(rings: Rings) -> None:
@@ -347,13 +347,13 @@ def test_a_farewell_counts_once_all_is_known_that_came_before_it(rings: Rings) -
     stopping, broker = rings.servers[ONE].world, rings.servers[TWO].world.broker
     stopping.broker.on_peer_up(TWO)
     stopping.metadata.index = broker.metadata.index + 1  # A view, perhaps, that the other one has not heard of.
-    stopping.send = lambda peer, kind, parts: told.append(b"".join(parts)) if kind == STOPPING else None  # type: ignore[method-assign]
-    stopping.broker.mirrors.governing.say_farewell()
-    broker.on_peer_frame(ONE, STOPPING, told[0])
+    stopping.send = lambda peer, kind, parts: told.append(b"".join(parts)) if kind == FAREWELL else None  # type: ignore[method-assign]
+    stopping.broker.mirrors.ha_rules.say_farewell()
+    broker.on_peer_frame(ONE, FAREWELL, told[0])
     spec = broker.metadata.queues["/", "q"]
-    assert not broker.mirrors.governing.is_down(spec)
+    assert not broker.mirrors.ha_rules.is_down(spec)
     broker.metadata.index += 1
-    assert broker.mirrors.governing.is_down(spec)
+    assert broker.mirrors.ha_rules.is_down(spec)
     with pytest.raises(BadFrame):
         broker.on_peer_frame(ONE, STOPPING, b"")
 
@@ -361,10 +361,10 @@ def test_a_farewell_counts_once_all_is_known_that_came_before_it(rings: Rings) -
 def test_one_that_leaves_hands_over(rings: Rings) -> None:
     numbers = [rings.declare(name, ONE, TWO, THREE) for name in ("q", "r")]
     rings.publish(ONE, "q", 10)
-    governing = rings.servers[ONE].world.broker.mirrors.governing
-    assert governing.leave()
+    ha_rules = rings.servers[ONE].world.broker.mirrors.ha_rules
+    assert ha_rules.leave()
     rings.tick(10)
-    assert not governing.leave()
+    assert not ha_rules.leave()
     masters = {name: rings.servers[TWO].world.metadata.queues["/", name].node for name in ("q", "r")}
     assert sorted(masters.values()) == [THREE, TWO], "each of the others leads one"
     queue = rings.copy(masters["q"], numbers[0]).queue
@@ -386,21 +386,21 @@ def test_one_in_maintenance_gives_away_a_few_at_a_time(rings: Rings) -> None:
     for name in ("q", "r", "s"):
         rings.declare(name, ONE, TWO, THREE)
     out_of_service(rings, ONE, THREE)
-    governing = rings.servers[ONE].world.broker.mirrors.governing
-    assert governing.give_away(2) == 3
+    ha_rules = rings.servers[ONE].world.broker.mirrors.ha_rules
+    assert ha_rules.give_away(2) == 3
     rings.tick(10)
-    assert governing.give_away(2) == 1, "two have gone at the same time"
+    assert ha_rules.give_away(2) == 1, "two have gone at the same time"
     rings.tick(10)
-    assert governing.give_away(2) == 0
+    assert ha_rules.give_away(2) == 0
     assert {master_of(rings, name) for name in ("q", "r", "s")} == {TWO}, "the third is out of service itself"
 
 
 def test_nothing_is_given_to_those_out_of_service_but_before_a_stop(rings: Rings) -> None:
     rings.declare("q", ONE, TWO, THREE)
     out_of_service(rings, ONE, TWO, THREE)
-    governing = rings.servers[ONE].world.broker.mirrors.governing
-    assert governing.give_away(9) == 0 and master_of(rings, "q") == ONE
-    assert governing.leave()
+    ha_rules = rings.servers[ONE].world.broker.mirrors.ha_rules
+    assert ha_rules.give_away(9) == 0 and master_of(rings, "q") == ONE
+    assert ha_rules.leave()
     rings.tick(10)
     assert master_of(rings, "q") != ONE
 
@@ -411,7 +411,7 @@ def test_no_unsynced_mirror_leads_for_the_sake_of_maintenance(rings: Rings) -> N
     rings.publish(ONE, "q", 10)
     rings.place()
     out_of_service(rings, ONE)
-    assert rings.servers[ONE].world.broker.mirrors.governing.give_away(9) == 0
+    assert rings.servers[ONE].world.broker.mirrors.ha_rules.give_away(9) == 0
     rings.tick(10)
     assert master_of(rings, "q") == ONE
 
@@ -451,7 +451,7 @@ def test_leaving_unsynced_mirrors(rings: Rings, definition: dict[str, Any], lead
     rings.publish(ONE, "q", 10)
     rings.place()
     assert synced(rings) == {ONE} and len(view(rings).ring) == 2
-    rings.servers[ONE].world.broker.mirrors.governing.leave()
+    rings.servers[ONE].world.broker.mirrors.ha_rules.leave()
     rings.tick(10)
     assert view(rings).master == leads
 
@@ -464,13 +464,13 @@ def test_one_that_leaves_waits_for_mirrors_that_have_not_said_what_they_have(rin
     master = rings.copy(ONE, number).member.master
     assert master is not None
     entries, master.table = master.table, {}  # As long as the view is new.
-    governing = rings.servers[ONE].world.broker.mirrors.governing
-    assert governing.leave(), "it will say so in a moment"
+    ha_rules = rings.servers[ONE].world.broker.mirrors.ha_rules
+    assert ha_rules.leave(), "it will say so in a moment"
     master.table = entries
-    assert governing.leave()
+    assert ha_rules.leave()
     rings.tick(10)
     assert view(rings).master == TWO
-    assert not governing.leave()
+    assert not ha_rules.leave()
 
 
 def test_one_that_leaves_does_not_wait_for_mirrors_that_are_not_there(rings: Rings) -> None:
@@ -479,14 +479,14 @@ def test_one_that_leaves_does_not_wait_for_mirrors_that_are_not_there(rings: Rin
     rings.publish(ONE, "q", 10)
     rings.place()
     rings.kill(TWO)
-    assert not rings.servers[ONE].world.broker.mirrors.governing.leave()
+    assert not rings.servers[ONE].world.broker.mirrors.ha_rules.leave()
 
 
 # -- Asynchronous mirrors ----------------------------------------------------------------------------------------------
 
 
 def late(rings: Rings, mirror: Mirror) -> bool:
-    return mirror in rings.servers[ONE].world.broker.mirrors.governing.late
+    return mirror in rings.servers[ONE].world.broker.mirrors.ha_rules.late
 
 
 def publish(rings: Rings, queue: Any, count: int) -> Confirms:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.mirrors.member_changes import Placing
+from leveret.broker.mirrors.member_changes import MemberChanges
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.maintenance_mark import DRAINING, MAINTENANCE, mark
 from leveret.metadata.model.view import View
@@ -25,8 +25,8 @@ def rings() -> Rings:
     return Rings(cluster(ONE, THREE, TWO))
 
 
-def placing(rings: Rings, defaults: Defaults | None = None) -> Placing:
-    found = rings.servers[ONE].world.broker.placing
+def member_changes(rings: Rings, defaults: Defaults | None = None) -> MemberChanges:
+    found = rings.servers[ONE].world.broker.member_changes
     assert found is not None
     found.defaults = defaults or found.defaults
     return found
@@ -46,7 +46,7 @@ def view(rings: Rings) -> View:
 
 
 def first(rings: Rings, arguments: dict[str, Any] | None = None, defaults: Defaults | None = None) -> tuple[str, ...]:
-    found = placing(rings, defaults).first_view("/", "q", True, table_from_python(arguments or {}), ONE)
+    found = member_changes(rings, defaults).first_view("/", "q", True, table_from_python(arguments or {}), ONE)
     return () if found is None else found.ring
 
 
@@ -56,7 +56,8 @@ def test_where_a_new_queue_is(rings: Rings) -> None:
     rings._propose(c.DeclareQueue("/", "c", node=TWO))
 
     def home(**arguments: str) -> str:
-        return placing(rings).home("/", "q", table_from_python({f"x-queue-{k}": v for k, v in arguments.items()}))
+        table = table_from_python({f"x-queue-{key}": value for key, value in arguments.items()})
+        return member_changes(rings).home("/", "q", table)
 
     assert home() == ONE
     assert home(**{"master-locator": "min-masters"}) == THREE
@@ -70,7 +71,7 @@ def test_a_new_queue_is_not_at_a_node_in_maintenance(rings: Rings) -> None:
     rings._propose(c.DeclareQueue("/", "a", node=TWO))
     run = rings.servers[ONE].world.metadata.runs[ONE]
     rings._propose(c.SetGlobalParameter(MAINTENANCE + ONE, mark(DRAINING, run)))
-    home = placing(rings).home
+    home = member_changes(rings).home
     assert home("/", "q", table_from_python({})) == THREE, "though the client is there"
     assert home("/", "q", table_from_python({"x-queue-master-locator": "min-masters"})) == THREE
     policy(rings, ha_mode="nodes", ha_params=[ONE])
@@ -142,7 +143,7 @@ def test_the_last_copy_is_not_given_up_for_one_that_lacks_messages(rings: Rings)
 
 
 def test_which_nodes_run_is_looked_at_now_and_then(rings: Rings) -> None:
-    found = placing(rings)
+    found = member_changes(rings)
     found.watch()
     found.due.clear()
     rings.declare("q", ONE)

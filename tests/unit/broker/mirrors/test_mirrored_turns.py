@@ -179,4 +179,4 @@ def test_a_queue_that_is_deleted_meanwhile_is_passed_over(rings: Rings) -> None:
     for number in range(QUEUES):
         rings._propose(c.DeleteQueue("/", f"q{number}"))
     mirrors.finish()
-    assert not mirrors.mirrors and not mirrors.performing and not mirrors.rounds
+    assert not mirrors.mirrors and not mirrors.performing and not mirrors.broadcast

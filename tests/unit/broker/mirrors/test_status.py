@@ -6,7 +6,7 @@ import pytest
 
 from leveret.broker.mirrors.copy_store import MirrorStore
 from leveret.broker.mirrors.status import copy_pid, down, figures, is_syncing, lags, own_copy, state, synchronised
-from leveret.broker.remote.client_end import Edge
+from leveret.broker.remote.client_end import ClientEnd
 from tests.support.control_world import FakeServer, cluster
 from tests.support.ring_world import Rings
 
@@ -154,7 +154,7 @@ def test_a_queue_whose_master_is_out_of_reach_is_down(rings: Rings) -> None:
     rings.declare("here", "a", "b")
     rings.declare("there", "b", "a")
     broker = rings.servers["a"].world.broker
-    broker.edges["b"] = Edge(broker, "b")
+    broker.edges["b"] = ClientEnd(broker, "b")
     assert down(broker) == 0
     del broker.edges["b"]
     assert down(broker) == 1

@@ -33,7 +33,7 @@ class Side:
         self.loop = Loop()
         self.clients: dict[object, None] = {}
         self.metadata = SimpleNamespace(global_parameters={})
-        self.placing = SimpleNamespace(look_at_all=lambda: None)
+        self.member_changes = SimpleNamespace(look_at_all=lambda: None)
         membership = SimpleNamespace(
             members=[SimpleNamespace(name=one) for one in "abcd"], voters=[SimpleNamespace(name=one) for one in "abcd"]
         )

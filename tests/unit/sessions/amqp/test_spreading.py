@@ -23,7 +23,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(fanout, "COPIES_MAX", BUDGET)
     monkeypatch.setattr("leveret.broker.broker.COPIES_MAX", BUDGET)
     world = World()
-    world.broker.spreading.left = BUDGET
+    world.broker.fanout.left = BUDGET
     client = world.client()
     client.call(m.ExchangeDeclare(exchange="x", type="fanout"))
     for number in range(QUEUES):
@@ -60,7 +60,7 @@ def test_one_read_is_taken_in_over_several_turns(world: World, size: int) -> Non
     client = world.client()
     client.feed(written(23, size))
     depths = [deepest(world)]
-    while world.broker.spreading.waiting:
+    while world.broker.fanout.waiting:
         assert client.connection.held  # Its socket is not read from.
         world.broker.pump()
         depths.append(deepest(world))
@@ -91,10 +91,10 @@ def test_publishers_share_the_turns(world: World) -> None:
     first, second, third = world.client(), world.client(), world.client()
     first.feed(written(50))
     second.feed(written(5))
-    assert deepest(world) == 5 and list(world.broker.spreading.waiting) == [first.connection, second.connection]
+    assert deepest(world) == 5 and list(world.broker.fanout.waiting) == [first.connection, second.connection]
     world.broker.pump()
     third.feed(written(1))
-    assert list(world.broker.spreading.waiting) == [second.connection, first.connection, third.connection]
+    assert list(world.broker.fanout.waiting) == [second.connection, first.connection, third.connection]
     world.broker.pump()
     assert not second.connection.rest and first.connection.rest
     world.turn()
@@ -144,7 +144,7 @@ def test_a_client_that_is_lost_waits_no_longer(world: World) -> None:
     client.feed(written(50))
     client.connection.on_socket_lost()
     world.turn()
-    assert not world.broker.spreading.waiting and deepest(world) == 5
+    assert not world.broker.fanout.waiting and deepest(world) == 5
 
 
 def test_a_connection_that_is_closed_by_an_operator_hears_the_answer(world: World) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.mirrors.member_changes import Place, Placing
+from leveret.broker.mirrors.member_changes import MemberChanges, Place
 from leveret.metadata.definitions import SECTIONS
 from leveret.metadata.model import commands as c
 from leveret.metadata.rules.ha_policy import Defaults
@@ -239,7 +239,7 @@ async def test_bindings_from_the_exchanges_of_a_vhost_that_comes_along(one: Fake
 async def test_queues_are_spread_though_many_are_under_way(one: FakeServer) -> None:
     places = [Place(f"{name}@host", f"folder-of-{name}", "run", True) for name in ("one", "two", "three")]
     broker = one.world.broker
-    broker.placing = Placing(broker, lambda: places, Defaults(locator="min-masters"))
+    broker.member_changes = MemberChanges(broker, lambda: places, Defaults(locator="min-masters"))
     await put(one, {"queues": [queue(f"q{n}") for n in range(9)]})
     nodes = [spec.node for spec in one.world.metadata.queues.values()]
     assert sorted(nodes.count(place.name) for place in places) == [3, 3, 3]

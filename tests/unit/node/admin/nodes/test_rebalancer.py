@@ -27,9 +27,9 @@ def rings(monkeypatch: pytest.MonkeyPatch) -> Rings:
     async def wait(seconds: float) -> None:
         """What goes on meanwhile."""
         for server in rings.servers.values():
-            if server.node is not None and server.world.broker.placing is not None:
-                server.world.broker.placing.watch()
-                server.world.broker.placing.tick()
+            if server.node is not None and server.world.broker.member_changes is not None:
+                server.world.broker.member_changes.watch()
+                server.world.broker.member_changes.tick()
         rings.tick(3)
         await pause(0)
 
