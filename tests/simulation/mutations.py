@@ -396,7 +396,7 @@ MIRRORED: Final = (
     _mirrored(
         "policies do not wait until a copy is filled",
         "MemberChanges._adjust",
-        "len(heirs) >= min(2, len(wanted)) and (not lacking or len(heirs) > 1)",
+        "len(candidates) >= min(2, len(wanted)) and (not lacking or len(candidates) > 1)",
         "True",
         first=16,
     ),

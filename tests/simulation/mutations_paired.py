@@ -108,8 +108,8 @@ DETACHED: Final = tuple(
         (
             "acknowledgements to a copy are forgotten when the other node is back",
             "Detachment.pass_on",
-            "said = Said(detached.anchors, detached.verdicts())",
-            "said = Said(detached.anchors, [])",
+            "record = DetachedRecord(detached.anchors, detached.verdicts())",
+            "record = DetachedRecord(detached.anchors, [])",
             3,
         ),
         (

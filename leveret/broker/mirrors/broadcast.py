@@ -1,24 +1,26 @@
-"""What concerns all copies on a node at once is told to each of them in its turn.
+"""Tells all copies on a node of events that concern every one of them, a few copies in each turn.
 
-A node is lost, or found again; the majority is; a policy changes: every mirrored queue has to hear of it, and there may
-be a hundred thousand. If all of them were told in one pass of the event loop, the node would answer nobody meanwhile,
-other nodes would take it for lost as well, and so one loss would become several.
+A node is lost, or found again; the majority is; a policy changes: every mirrored queue has to be told of it, and there
+may be a hundred thousand. If all of them were told in one pass of the event loop, the node would answer nobody
+meanwhile, other nodes would take it for lost as well, and so one loss would become several.
 
-So such *tidings* are kept in their order, and two kinds of events bring them to a copy:
+So such events are kept in their order, and a copy is told of them in one of two ways:
 
-- Somebody is about to do something with it: a frame for it has come, a view, a tick. Then it first hears all that it
-  has not heard yet (`catch_up`). So whoever looks at a copy in order to act sees one that heard everything at once, in
-  the order in which it happened; nothing can tell the difference, but for when a copy begins to act by itself.
-- Nobody does. Then its turn comes in the *round*, some copies in each turn of the node (`go_on`). Those that were used
-  a short while ago, and those that a client waits for (`hasten`), come first, however many others there are. The rest
-  does not even begin while so many of them have work under way that these would have to wait for it: see `Mirrors`.
+- Something is about to be done with the copy: a frame for it has come, a view, a tick. Then it is first told of all
+  events that it has not heard of (`catch_up`). So a copy that is about to act has been told of everything, in the order
+  in which it happened; the only difference is the moment at which a copy begins to act by itself.
+- Nothing is done with it. Then its turn comes in the *round*, some copies in each turn of the node (`go_on`). Copies
+  that were used a short while ago, and those that a client waits for (`hasten`), come first, however many others there
+  are. The round does not even begin while so many copies have work under way that the ones in use would have to wait
+  for it: see `Mirrors`.
 
-That a copy hears of something a moment later is nothing new to it: a lost link is noticed late, too, and by each node
-at another moment. What must not happen is that something of before a loss is done after the link is back, since frames
-of an old session mean nothing in a new one. So a copy that hears of a loss drops what it was about to send there.
+That a copy is told of something a moment late is no new case for it: a lost link is noticed late, too, and by each node
+at another moment. But nothing from before a loss may be done after the link is back, since frames of an old session
+mean nothing in a new one. So a copy that is told of a loss drops what it was about to send there.
 
-A round that has begun is finished before the next one begins, so each copy has its turn however much happens. What all
-have heard is forgotten; should there be `TIDINGS_MAX` before a round is over, then what is left of it is done at once.
+A round that has begun is finished before the next one begins, so each copy has its turn however much happens. An event
+is forgotten when all copies were told of it; if there are `EVENTS_MAX` before a round is over, the rest of the round is
+done at once.
 """
 
 from __future__ import annotations
@@ -34,39 +36,39 @@ if TYPE_CHECKING:
     from leveret.broker.mirrors.manager import Mirror
 
 TOLD_AT_ONCE: Final = 16  # Copies in a turn.
-TIDINGS_MAX: Final = 1_000
-USED_TICKS: Final = 500  # So long a queue counts as used.
+EVENTS_MAX: Final = 1_000
+USED_TICKS: Final = 500  # How long a queue counts as used after a client has used it.
 
 Tell: TypeAlias = "Callable[[Mirror], None]"
 
 
 class Broadcast:
-    """Of all copies on one node, which are in `mirrors` by their numbers."""
+    """The events that the copies on one node, which are in `mirrors` by their numbers, have to be told of."""
 
     def __init__(self, mirrors: dict[int, Mirror]) -> None:
         self.mirrors = mirrors
-        self.told = 0  # So many tidings there were. A copy has the number of those that it has heard.
-        self._tidings: deque[Tell] = deque()  # The last of them: those that not all have heard.
-        self._left: list[Mirror] = []  # Of the present round, the next one last.
-        self._through = 0  # The present round is over when all have heard as many.
-        self.spent: Callable[[], int] = lambda: 0  # By searches for names, as `PolicyBook.spent`.
-        self._first: dict[int, None] = {}  # Those whose turn comes before the round's, by their numbers.
-        self._used: dict[int, int] = {}  # In which tick each was used, the last one last.
+        self.told = 0  # The number of events so far; `Mirror.heard` is how many of them that copy was told of.
+        self._events: deque[Tell] = deque()  # The last events: not all copies were told of them.
+        self._left: list[Mirror] = []  # Copies still to be told in the present round, the next one last.
+        self._through = 0  # The present round tells all copies of events up to this number.
+        self.spent: Callable[[], int] = lambda: 0  # Cost of matching policies so far: `PolicyBook.spent`.
+        self._first: dict[int, None] = {}  # Copies that are told before the round's, by their numbers.
+        self._used: dict[int, int] = {}  # The tick in which each copy was last used, the most recent last.
         self._tick = 0
-        self._hastened_at = -USED_TICKS  # The tick in which the last of them was told.
+        self._hastened_at = -USED_TICKS  # The tick in which a copy out of `_first` was last told.
 
     def __bool__(self) -> bool:
-        """Whether somebody has not heard everything."""
-        return bool(self._tidings)
+        """Returns whether some copy has not been told of everything."""
+        return bool(self._events)
 
     @property
     def is_urgent(self) -> bool:
-        """Whether somebody is among them that is used."""
+        """Returns whether a copy in use has not been told of everything."""
         return bool(self._first)
 
     @property
     def may_follow(self) -> bool:
-        """Whether the round may go on: those that are used had a moment to ask each other how they stand."""
+        """Returns whether the round may go on: copies in use had a tick's time to exchange frames first."""
         return not self._first and self._tick > self._hastened_at + 1
 
     def is_used(self, mirror: Mirror) -> bool:
@@ -93,13 +95,13 @@ class Broadcast:
         self._first.pop(mirror.spec.id, None)
 
     def tell(self, tell: Tell) -> None:
-        """Have every copy hear of something. One that comes to be later finds the world as it is then."""
+        """Have every copy told of an event. A copy made later does not need it."""
         if not self.mirrors:
             return
-        if len(self._tidings) >= TIDINGS_MAX:
-            while self._tidings:
+        if len(self._events) >= EVENTS_MAX:
+            while self._events:
                 self.go_on()
-        self._tidings.append(tell)
+        self._events.append(tell)
         self.told += 1
         for number in reversed(self._used):
             if self._used[number] < self._tick - USED_TICKS:
@@ -107,16 +109,16 @@ class Broadcast:
             self._first[number] = None
 
     def catch_up(self, mirror: Mirror) -> None:
-        """Before anything is done with a copy."""
+        """Tell a copy of all events that it has not heard of. Called before anything is done with it."""
         missed = self.told - mirror.heard
         if missed:
             mirror.hear(self.told)
             self._first.pop(mirror.spec.id, None)
-            for tell in list(self._tidings)[-missed:]:
+            for tell in list(self._events)[-missed:]:
                 tell(mirror)
 
     def go_on(self) -> None:
-        """Tell the next few."""
+        """Tell the next few copies."""
         enough = self.spent() + SPENT_MAX
         if self._first:
             self._hastened_at = self._tick
@@ -133,10 +135,10 @@ class Broadcast:
             self._through = self.told
         for _ in range(min(TOLD_AT_ONCE, len(self._left))):
             mirror = self._left.pop()
-            if self.mirrors.get(mirror.spec.id) is mirror:  # Else it was given up meanwhile.
+            if self.mirrors.get(mirror.spec.id) is mirror:  # Else this node has dropped the copy meanwhile.
                 self.catch_up(mirror)
                 if self.spent() > enough:
                     break
         if not self._left:
-            while len(self._tidings) > self.told - self._through:
-                self._tidings.popleft()
+            while len(self._events) > self.told - self._through:
+                self._events.popleft()

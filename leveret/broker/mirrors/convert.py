@@ -1,35 +1,38 @@
-"""A queue becomes mirrored, or is mirrored no longer.
+"""Turns a queue into a mirrored one, and a mirrored queue back into one without mirrors.
 
-**It becomes mirrored**: what of it the log does not hold for good goes there, where mirrors can be given it.
+**A queue becomes mirrored**: its messages that the log does not hold for good are written there, because mirrors are
+filled from the log.
 
-Until then the log knows persistent messages of durable queues and nothing else. A mirror is filled with what its
-master's log holds, so a transient message that waits, or is out with a consumer, would be the master's alone, although
-transient messages are mirrored like all others from now on. They are written as what a mirror is filled with is: the
-queue's numbers stay as they are, and so does the order.
+Without mirrors, the log has the persistent messages of durable queues and nothing else. A mirror is filled with what
+its master's log holds, so a transient message that is ready or unacknowledged would be on the master only, although
+transient messages are mirrored like all others from now on. They are written in the same form as the messages that a
+mirror is filled with: the queue's numbers stay as they are, and so does the order.
 
-From memory (`take_over`) they go at once, before the first block of the ring.
+From memory (`take_over`) they are written at once, before the first block of the ring.
 
-Spilled ones are in the log already, but only to have them out of memory: whatever the log does not call spilled is
-there after a restart, and these are not. There may be very many. So they are read and stored again piece by piece,
-while the queue is used (`Adoption`), the next piece when the last one is on disk: memory holds one, and a slow disk
-slows nobody but its own adoption. Whoever settles one meanwhile settles it wherever it is. Who consumes is given them
-from where they are: the log reads both.
+Spilled messages are in the log already, but only to have them out of memory: after a restart the log has everything
+except what it calls spilled. There may be very many. So they are read and stored again piece by piece, while the queue
+is used (`StoreSpilled`), the next piece when the last one is on disk: memory holds one piece, and a slow disk slows
+nothing else. A message that is acknowledged meanwhile is settled wherever it is. Consumers are given these messages
+from where they are: the log reads both forms.
 
-Until the last is on disk no mirror is told anything of what is stored here: it would take those not stored yet for
-settled. And were it told of one that is stored but not synced, and the master restarted, then a mirror in sync would
-have a message that its master lacks. So no mirror becomes complete before, however few messages it lacks, since each
-has to be given a first piece. If the master dies in the middle, nobody else is in sync: the queue comes back with its
-node, without the transient messages that were not stored yet, as it would have without a policy. If by force somebody
-else leads, they are lost with all else that only this node had, and dropped here, so that they do not turn up again.
+Until the last piece is on disk no mirror is given anything of what is stored here: it would take the messages that are
+not stored yet for settled. And if it were given one that is stored but not synced, and the master restarted, then a
+mirror in sync would have a message that its master lacks. So no mirror becomes complete before, however few messages it
+lacks, since each has to be given a first piece. If the master dies in the middle, no other node is in sync: the queue
+comes back with its node, without the transient messages that were not stored yet, as it would have without a policy. If
+another copy is made master by force, these messages are lost with all else that only this node had, and are dropped
+here, so that they do not turn up again.
 
-**It is mirrored no longer**, and this node's copy is the queue: all blocks of the ring count from now on, whether they
-are on disk or not, for nobody is left who could know others. The log is told first (`MirrorStore.release`). Publishers
-whose messages are in blocks that are not on disk yet are told with the queue's next block: it is written behind those.
-Nothing waits meanwhile, and consumers see nothing of it. Transient messages that the ring's blocks held stay in the
-log, and in the queue after a restart; those that come now do not.
+**A queue is mirrored no longer**, and this node's copy is the queue: all blocks of the ring count from now on, whether
+they are on disk or not, for no other node is left that could have different ones. The log is told first
+(`MirrorStore.release`). Publishers whose messages are in blocks that are not on disk yet get their confirms with the
+queue's next block: it is written behind those. Nothing waits meanwhile, and consumers notice nothing. Transient
+messages that the ring's blocks held stay in the log, and in the queue after a restart; those that come from now on do
+not.
 
 If the node dies before the log has written that, its next start does the same with what is on disk (`Mirrors.open`).
-What is lost then was confirmed to nobody.
+Only messages that were not confirmed are lost then.
 """
 
 from __future__ import annotations
@@ -49,15 +52,15 @@ if TYPE_CHECKING:
     from leveret.broker.queue.queue import Queue
     from leveret.storage.format.queue_block import Run
 
-PIECE_MESSAGES: Final = 1024  # In one record, so that few are read back where few are wanted.
-PIECE_BYTES: Final = 1 << 18  # Of spilled ones, at a time: some milliseconds of the loop's time.
-AGAIN_TICKS: Final = 100  # Until what could not be read is tried again.
+PIECE_MESSAGES: Final = 1024  # Messages in one record, so that few are read back where few are wanted.
+PIECE_BYTES: Final = 1 << 18  # Spilled messages read at a time: some milliseconds of the event loop's time.
+AGAIN_TICKS: Final = 100  # Until spilled messages that could not be read are tried again.
 
 
 def take_over(broker: Broker, queue: Queue) -> list[Run]:
-    """Messages that the log has to be given; whatever becomes of them from now on is recorded."""
-    queue.end_batch()  # It would be a block of any size, and is stored with those before it.
-    if queue.rules.max_priority:  # No number says which of them are out, or were.
+    """Returns the messages that the log has to be given; what becomes of them is logged from now on."""
+    queue.end_batch()  # So that it is stored with those before it, and not as a block of any size.
+    if queue.rules.max_priority:  # Without an order by numbers, `delivered_through` does not say which were delivered.
         queue.note_requeued((batch.first + lo, batch.first + hi - 1) for batch, lo, hi in _out(broker, queue))
         for gap in queue.ready:
             if isinstance(gap, Gap) and gap.redelivered:
@@ -82,7 +85,7 @@ def _pieces(run: Run) -> Iterator[Run]:
 
 
 def _joined(runs: list[Run]) -> list[Run]:
-    """Of a million messages that came one by one, a thousand records."""
+    """Join neighbouring runs, so that a million messages that came one by one make a thousand records."""
     found: list[Run] = []
     for run in runs:
         if found and found[-1].last + 1 == run.first and len(found[-1]) + len(run) <= PIECE_MESSAGES:
@@ -93,10 +96,10 @@ def _joined(runs: list[Run]) -> list[Run]:
 
 
 def give_back(broker: Broker, queue: Queue, mirror: Mirror) -> None:
-    """The queue is an ordinary one again; the log knows."""
+    """Make the queue one without mirrors again; the log has been told."""
     for _, batch, _ in mirror.in_blocks:
         if batch is not None:
-            queue.tell_safe(batch)  # What it tells of that is written behind these blocks, too.
+            queue.tell_safe(batch)  # The confirms wait for the next block, which is written behind these.
             queue.on_logged(batch)
     for _, batch in mirror.unapplied:
         queue.on_logged(batch)
@@ -104,7 +107,7 @@ def give_back(broker: Broker, queue: Queue, mirror: Mirror) -> None:
     mirror.stop()
     broker.mirrors.on_released(queue)
     broker.dirty[queue] = None
-    broker.on_loaded(queue)  # Those who want to get one, and waited for a claim.
+    broker.on_loaded(queue)  # For basic.get that waited for a claim.
     if queue.parked is not None:
         go_on(queue, queue)
 
@@ -116,7 +119,7 @@ def _waiting(queue: Queue) -> Iterator[tuple[Batch, int, int]]:
 
 
 def _out(broker: Broker, queue: Queue) -> Iterator[tuple[Batch, int, int]]:
-    """What clients have, of this node and of others; and leases, as far as it is in memory."""
+    """Yields messages unacknowledged by clients of this and of other nodes, and leased ones, as far as in memory."""
     leases = queue.extension(Leases)
     if leases is not None:
         yield from leases.held()
@@ -130,17 +133,17 @@ def _out(broker: Broker, queue: Queue) -> Iterator[tuple[Batch, int, int]]:
                 yield one.batch, one.lo, one.hi
 
 
-class Adoption:
-    """Of the spilled messages of one queue, at its master."""
+class StoreSpilled:
+    """Stores the spilled messages of one queue, at its master, piece by piece."""
 
     def __init__(self, mirrors: Mirrors, mirror: Mirror) -> None:
         self.mirrors = mirrors
         self.mirror = mirror
-        self.write = 0  # Which is to be synced before the next piece is read; 0: none is.
-        self.rest = 0  # Ticks until something that could not be read is tried again.
+        self.write = 0  # The write that has to be synced before the next piece is read; 0: none.
+        self.rest = 0  # Ticks until a piece that could not be read is tried again.
 
     def go_on(self) -> None:
-        """Store the next piece; or all are stored."""
+        """Store the next piece; without one, all are stored and this is done."""
         mirrors, mirror = self.mirrors, self.mirror
         assert mirrors.store is not None
         job = mirrors.store.spilled(mirror.spec.id, PIECE_BYTES)
@@ -150,7 +153,7 @@ class Adoption:
             mirrors.broker.shell.read(job, lambda done: self._on_read(job, done))
 
     def _on_read(self, job: Loading, done: bool) -> None:
-        if self.mirrors.adopting.get(self.mirror) is not self:
+        if self.mirrors.storing_spilled.get(self.mirror) is not self:
             return  # The queue was deleted, or is led elsewhere.
         self.mirrors.broadcast.catch_up(self.mirror)
         if not done:

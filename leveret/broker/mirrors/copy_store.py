@@ -1,4 +1,4 @@
-"""The ring's side of the log: what a member wants stored, and what it is told of it.
+"""Stores the blocks of mirrored queues in the node's log, and tells their members what is on disk.
 
 One node has one log for all its queues, and one write and one sync for whatever has gathered. A member's effects go
 there like any queue's blocks, and cost no sync of their own:
@@ -9,14 +9,14 @@ there like any queue's blocks, and cost no sync of their own:
 
 **A start.** The node recovers its log, then makes each member: `recovered(queue)` says where its log ends, and gives
 the blocks that wait; `disk(queue)` is the part of the disk's id that changes when this queue lost something that was
-once synced. The id must contain the data folder's own id as well, which is another after the folder was wiped. Of a
-queue that is not durable nothing is kept over a restart: the node leaves it out of the queues it says are known, its
-log is forgotten, and its disk's id must contain the number of this start, or an empty copy would be taken for the one
-that was in sync.
+once synced. The id must contain the data folder's own id as well, which is another after the folder was wiped. A queue
+that is not durable keeps nothing over a restart: the node leaves it out of the queues it says are known, its log is
+forgotten, and its disk's id must contain the id of this run, or an empty copy would be taken for the one that was in
+sync.
 
-**Transient messages** travel, and are logged, in their blocks like all others; nobody waits for the sync on their
-account. They stay when one node restarts, since a copy that dropped them would differ from what its numbers promise.
-Who wants them gone after all members were down lets the new master settle them: by a block, so that all agree.
+**Transient messages** are sent, and logged, in their blocks like all others; no publisher waits for the sync because of
+them. They stay when one node restarts, since a copy that dropped them would differ from what its numbers promise.
+To have them gone after all members were down, the new master would settle them: by a block, so that all agree.
 
 **The queue on its master.** `Queue` holds what waits, in memory or as gaps. Its blocks go to `Member.submit`, come back
 as Write, and are applied when they are confirmed, which on a master means that they are durable here. Only then may
@@ -30,10 +30,10 @@ logged. No content is read, so a queue of a million messages is there at once.
 
 A queue that was not mirrored becomes so when its member is made: its blocks so far are the beginning of its ring's log.
 There the queue is in memory already, and only goes on with the number of `Started`. Messages that it has on disk only
-for lack of memory follow in pieces, and until they are stored nobody is given anything: see `broker.adopting`. When it
-is mirrored no longer, all blocks of its last copy count (`release`), and those that follow are the queue's own again.
-Of that the log gets a record, behind all blocks of the ring. Should the node die before it is written, the next start
-finds a mirrored queue that according to the metadata is none, and releases it then, with what has survived.
+for lack of memory follow in pieces, and until they are stored no mirror is given anything: see `convert`. When it is
+mirrored no longer, all blocks of its last copy count (`release`), and those that follow are the queue's own again. The
+log gets a record of that, behind all blocks of the ring. If the node dies before the record is written, the next start
+finds a mirrored queue in the log that has no view in the metadata, and releases it then, with what has survived.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 _LIFE_BITS = 40  # Write ids of one member are below this.
 
 
-# -- what is asked of the log ------------------------------------------------------------
+# -- what the log has to offer -----------------------------------------------------------
 
 
 class Written(Protocol):
@@ -111,7 +111,7 @@ class MirrorState(Protocol):
 
 
 class Stored(Protocol):
-    """What of a queue is applied."""
+    """The state of a queue by all blocks that are applied."""
 
     @property
     def live(self) -> RangeSet: ...
@@ -190,7 +190,7 @@ class Reader(Protocol):
 
 
 class Reading:
-    """What lives was looked up; contents are being read, if there is a job."""
+    """A read for a member: the live messages are known; if there is a job, it reads their contents."""
 
     __slots__ = ("request", "job", "_counts", "_live", "_marks", "_upto")
 
@@ -211,7 +211,7 @@ class Reading:
         self._upto = upto
 
     def answer(self, member: Reader) -> None:
-        """The job is done."""
+        """Answer the member; the job, if there was one, is done."""
         runs = tuple(self.job.runs) if self.job is not None else ()
         member.on_read(self.request, self._live, runs, self._upto, self._counts, self._marks)
 
@@ -224,13 +224,13 @@ class MirrorStore:
 
     def __init__(self, mirrors: Mirrors) -> None:
         self._mirrors = mirrors
-        self._lives: dict[int, int] = {}  # By queue: which of its members, in this process, has its writes reported.
+        self._lives: dict[int, int] = {}  # By queue: its present member's number. Writes of others are not reported.
         self._life = 0
 
     # -- a member's start --------------------------------------------------------------
 
     def recovered(self, queue: int) -> Recovered:
-        """For a member that begins now. What an earlier one of the queue wrote is not reported any more."""
+        """Returns the log's end for a member that begins now. Writes of an earlier one are not reported any more."""
         stored, mirror = self._mirrors.open(queue)
         self._life += 1
         self._lives[queue] = self._life
@@ -250,53 +250,54 @@ class MirrorStore:
         )
 
     def adopt(self, queue: int, epoch: int, next_seq: int, runs: Sequence[Run]) -> None:
-        """The queue becomes mirrored here. `runs`: messages of it that the log was not told of until now. What it was
-        told of only to be forgotten, `spilled` gives."""
+        """The queue becomes mirrored here. `runs`: messages of it that were not in the log until now. `spilled` reads
+        those that are in the log only for lack of memory."""
         stored, mirror = self._mirrors.open(queue)
         if runs or stored.spilled:
             self._mirrors.begin(queue, epoch)
-        for run in runs:  # Nothing is said of others, and nothing settled: of those after..upto there are none.
+        for run in runs:  # An empty range after..upto, so that this settles nothing.
             self._mirrors.fill(queue, run.last, run.last, (), (run,), mirror.read_at, mirror.base, None)
-        if stored.next_seq < next_seq:  # What came last is gone already; its numbers are not used again.
+        if stored.next_seq < next_seq:  # The last messages are gone already; their numbers are not used again.
             self._mirrors.fill(queue, next_seq - 1, next_seq - 1, (), (), mirror.read_at, mirror.base, None)
 
     def spilled(self, queue: int, bytes_max: int) -> Loading | None:
-        """A job that reads some of the messages which the queue put away before it was mirrored, the lowest numbers
-        first. None: there are none, or they were stored since by a `Fill`."""
+        """Returns a job that reads some of the messages which were spilled before the queue was mirrored, the lowest
+        numbers first. None: there are none, or they were stored since by a `Fill`."""
         return self._mirrors.spilled(queue, bytes_max)
 
     def drop_spilled(self, queue: int) -> None:
-        """Another node leads the queue, and these are not part of it."""
+        """Drop spilled messages: another node leads the queue now, and they are not part of it."""
         self._mirrors.drop_spilled(queue)
 
     def is_mirrored(self, queue: int) -> bool:
-        """Whether the log takes the queue for one that is. If the metadata does not, `release` was never written."""
+        """Returns whether the queue is mirrored by the log. If not by the metadata, `release` was never written."""
         return self._mirrors.is_mirrored(queue)
 
     def disk(self, queue: int) -> int:
-        """Another number each time the queue lost something that had been synced."""
+        """Returns a number that changes each time the queue has lost something that had been synced."""
         return self._mirrors.open(queue)[1].disk
 
     def lost(self, queue: int) -> Lost:
         return lambda: self._mirrors.lost(queue)
 
     def stored(self, queue: int) -> Stored:
-        """What is applied, for `restore_queue` and for figures."""
+        """Returns the state by all applied blocks, for `restore_queue` and for figures."""
         return self._mirrors.open(queue)[0]
 
     def unmark(self, queue: int, ranges: Iterable[tuple[int, int]]) -> None:
-        """Messages that are not to be read back as redelivered."""
+        """Have these messages read back without the mark that they are redelivered."""
         self._mirrors.unmark(queue, ranges)
 
     def release(self, queue: int, tail: Sequence[Block] | None = None) -> None:
-        """The queue is mirrored no longer and this node goes on with it: whatever it has counts, and its blocks go to
-        `Log.append` as those of others. `tail`: blocks not applied yet; None: there was no member since the start."""
+        """The queue is mirrored no longer and this node goes on with it: everything its copy has counts, and its blocks
+        go to `Log.append` like those of other queues. `tail`: blocks not applied yet; None: there was no member since
+        the start."""
         _, mirror = self._mirrors.open(queue)
         self._mirrors.release(queue, mirror.take_blocks() if tail is None else tail)
         self._lives.pop(queue, None)
 
     def left(self, queue: int) -> None:
-        """Its member is no more. The log is to be told by `Log.forget`, unless it is to stay."""
+        """The queue's member is gone. The caller tells `Log.forget`, unless the queue's log is to stay."""
         self._lives.pop(queue, None)
 
     # -- effects -----------------------------------------------------------------------
@@ -333,7 +334,7 @@ class MirrorStore:
         return Reading(request, live, upto, job, tuple(counts), marks)
 
     def synced(self, job: Written) -> dict[int, int]:
-        """By queue: the write up to which all are durable now, for `Member.on_synced`."""
+        """Returns, by queue, the write up to which all are durable now, for `Member.on_synced`."""
         found: dict[int, int] = {}
         for queue, mark in job.marks:
             if self._lives.get(queue) == mark >> _LIFE_BITS:
@@ -345,8 +346,8 @@ class MirrorStore:
 
 
 def restore_queue(queue: Queue, stored: Stored, started: Started) -> list[tuple[int, Batch]]:
-    """Make an empty queue what its log says, now that its member leads. Returns the batches that hold the messages of
-    blocks which are not applied yet, by block number: tell `queue.on_logged` of each when its block is."""
+    """Fill an empty queue from its log, now that its member is master. Returns the batches that hold the messages of
+    blocks which are not applied yet, by block number: call `queue.on_logged` with each when its block is applied."""
     tail = started.tail
     through = max((block.delivered_through for block in tail), default=0)
     through = max(through, stored.delivered_through)
@@ -373,7 +374,7 @@ def restore_queue(queue: Queue, stored: Stored, started: Started) -> list[tuple[
 
 
 def stored_marks(stored: Stored, tail: Sequence[Block]) -> dict[bytes, bytes]:
-    """The marks of a queue whose member leads now, of what is applied and of what is not."""
+    """Returns the marks of a queue whose member is master now, from applied blocks and from the others."""
     marks = stored.marks.values()
     for block in tail:
         marks.update(block.marks)
@@ -381,7 +382,7 @@ def stored_marks(stored: Stored, tail: Sequence[Block]) -> dict[bytes, bytes]:
 
 
 def _counts(stored: dict[int, int], tail: Sequence[Block], settled: RangeSet, next_seq: int) -> dict[int, int]:
-    """How often messages that wait were given back, in what is applied and in what is not."""
+    """Returns how often ready messages were requeued, by applied blocks and by the others."""
     counts = dict(stored)
     for low, high, count in [one for block in tail for one in block.counts]:
         for number in range(low, min(high + 1, next_seq)):
@@ -390,8 +391,8 @@ def _counts(stored: dict[int, int], tail: Sequence[Block], settled: RangeSet, ne
 
 
 def gaps_of(live: RangeSet, settled: RangeSet) -> Iterator[Gap]:
-    """What lives and is not settled. A gap stands for all that lives between its ends, so each ends where something
-    that still lives is settled. The last one, which may be long, is not gone through to be counted."""
+    """Yields gaps of the messages that live and are not settled. A gap stands for all live messages between its ends,
+    so each ends where a live message is settled. The last one, which may be long, is not gone through to be counted."""
     rest, start = live.count, live.first or 1
     for low, high in settled:
         there = live.count_within(low, high)
@@ -407,7 +408,7 @@ def gaps_of(live: RangeSet, settled: RangeSet) -> Iterator[Gap]:
 
 
 def add_batch(queue: Queue, run: Run, settled: RangeSet, marks: RangeSet) -> Batch:
-    """Messages of a block that is not applied, at the end of those that wait, without what is settled."""
+    """Append the messages of a block that is not applied to the ready ones, without those that are settled."""
     batch = Batch.loaded(Run(run.first, run.contents, run.keys, bytearray(run.kinds), run.times))
     batch.logged = batch.all_logged = False  # It cannot be read back before its block is applied.
     for low, high in marks.ranges(run.first, run.last):

@@ -1,45 +1,46 @@
 """A queue served by one node of two that has lost the other, where the operator has chosen to go on (`ignore`).
 
-Of two nodes that lose each other without a proof, at most one goes on by itself: the cluster's leader. The other one
-waits. It can neither lead a mirrored queue nor change its log. But it has a copy of it, and with
-`cluster_partition_handling = ignore` clients of it are to get what is there, as RabbitMQ's would. So it hands out, from
-its copy, what the ring has confirmed, and *nothing of the queue's own state is changed by that*:
+Of two nodes that lose each other without proof that one is dead, at most one goes on by itself: the cluster's leader.
+The other one waits. It can neither lead a mirrored queue nor change its log. But it has a copy, and with
+`cluster_partition_handling = ignore` its clients are to get the messages that are there, as RabbitMQ's would. So it
+delivers, from its copy, what the ring has confirmed, and *nothing of the queue's own state is changed by that*:
 
     cut      copy ──marked as redelivered──▶ clients here ──ack──▶ a record in this node's log
     healed   record ──▶ master: settles these numbers, marks what may have been shown ──durable there──▶ forgotten here
 
-**Which messages.** Those of applied blocks: whoever leads the queue next has them under the same numbers, because every
-member in sync had them on its disk. And those of blocks that a mirror has of the master and that are not applied,
-because word that they are confirmed comes with the next block only. These the master has, unless it died before its own
-disk had them; then others get their numbers. So the record names two blocks by epoch and number, the last applied one
-and the last of all (`Anchor`), and a master heeds it up to the one that its own log has. If it has neither, after a
-promotion by force, numbers mean other messages, and the record is void. A node that led the queue itself hands out what
-is applied: who has published the rest is answered by the spool, which has it too (see `outbox`).
+**Which messages.** Those of applied blocks: the next master of the queue has them under the same numbers, because every
+member in sync had them on its disk. And those of blocks that a mirror has from the master and that are not applied,
+because it learns only with the next block that they are confirmed. The master has these, unless it died before its own
+disk had them; then their numbers go to other messages. So the record names two blocks by epoch and number, the last
+applied one and the last of all (`Anchor`), and a master applies it up to the one that its own log has. If it has
+neither, after a promotion by force, numbers mean other messages, and the record is void. A node that led the queue
+itself delivers what is applied: publishers of the rest get their confirms from the spool, which has it too (see
+`broker.remote.outbox`).
 
-**Marked.** The other node may hand out the same messages at the same time, so a client may see one twice. Each delivery
-from a copy is marked. And so is each at the other node: a master that loses a member of its ring, and a new master
-whose ring is not whole, counts all that it has as shown (`mark_shown`). To notice the loss takes that node a moment, so
-a copy is not served for the first `DUE_TICKS` seconds. The record says, on disk before the first delivery, up to which
-number messages may have been shown; so whoever leads next marks them even if the other node never noticed anything,
-because it was dead.
+**Redelivered.** The other node may deliver the same messages at the same time, so a client may see one twice. Each
+delivery from a copy is marked as redelivered. And so is each at the other node: a master that loses a member of its
+ring, and a new master whose ring is not whole, marks all messages that it has (`mark_shown`). To notice the loss takes
+that node a moment, so a copy is not served for the first `DUE_TICKS` seconds. The record says, on disk before the first
+delivery, up to which number messages may have been delivered; so the next master marks them even if the other node
+never noticed anything, because it was dead.
 
-**What if somebody dies?**
-- This node, before an acknowledgement is synced: the master has the message, marked, and gives it out again. After
-  that: the record is read at the next start, and passed on.
-- The master, before the record arrives: it is kept here, and the next one gets it.
-- The master, after it has heeded the record: it says so only when its block is where it must be. Until then the record
-  is sent again; to settle what is settled changes nothing.
-- A client: what it had in hand is given to others here, or after the cut by the master.
+**Failures.**
+- This node dies before an acknowledgement is synced: the master has the message, marked, and delivers it again. After
+  that: the record is read at the next start, and sent to the master.
+- The master dies before the record arrives: it is kept here, and the next master gets it.
+- The master dies after it has applied the record: it says so only when its block is safe. Until then the record is sent
+  again; to settle what is settled changes nothing.
+- A client dies: its unacknowledged messages are delivered to others here, or after the partition by the master.
 
-**In hand when the link is back.** The master is told what is out with clients here, and reserves it as long as the
-session lasts. What they say of it later goes the same way as the record.
+**Unacknowledged when the link is back.** The master is told what is unacknowledged here, and reserves it as long as the
+session lasts. Later acknowledgements and rejections go the same way as the record.
 
-**What it does not do.** It takes in nothing: publishes go to the spool. It drops what has expired from its own list and
-leaves the rest to the master: dead letters, lengths, counts of deliveries. What a client rejects is rejected by the
-master. Priorities are not heeded. Purging is refused, for the messages are not this node's to drop.
+**What it does not do.** It takes no publishes: these go to the spool. It drops what has expired from its own list and
+leaves the rest to the master: dead-lettering, length limits, delivery counts. What a client rejects is rejected by the
+master. Priorities are ignored. Purging is refused, for only the master may drop messages.
 
-The record is a table of ranges (see `durable_state`), and bounded as such tables are. When it is full, nothing more is
-handed out until some of the ranges have grown together.
+The record is a table of ranges (see `queue.durable_state`), with the limit of such tables. When it is full, nothing is
+delivered until some of the ranges have grown together.
 """
 
 from __future__ import annotations
@@ -69,20 +70,20 @@ if TYPE_CHECKING:
     from leveret.metadata.model.refusals import Refusal
     from leveret.storage.format.queue_block import Run
 
-DETACHED: Final = 1 << 61  # In the log, the record about a queue has the number of the queue, and this.
+DETACHED: Final = 1 << 61  # Set in the number under which the log has the record about a queue.
 LOAD_BYTES: Final = 1 << 20
-ANCHOR: Final = b"anchor"  # The durable state of a record: see `Anchors`,
-ACKED: Final = b"a"  # and, with the number of the first, which messages were acknowledged,
-REJECTED: Final = b"r"  # or rejected.
+ANCHOR: Final = b"anchor"  # Key of the record's `Anchors`.
+ACKED: Final = b"a"  # Key, with the number of the first message, of a range of acknowledged messages.
+REJECTED: Final = b"r"  # Likewise of rejected messages.
 NUMBER: Final = Struct(">Q")
 
 
 class Stage(Enum):
-    """What a detached queue does."""
+    """The stages of a detached queue."""
 
     OPENING = "opening"  # Waits until the record that it may hand out messages is on disk.
     SERVING = "serving"
-    PASSING = "passing"  # The other node is back: passes on what clients said, and what they still say.
+    PASSING = "passing"  # The other node is back: sends it all settlements, also later ones.
 
 
 NEXT: Final = {
@@ -101,10 +102,10 @@ class Anchor(NamedTuple):
 
 
 class Anchors(NamedTuple):
-    """Up to where a copy goes."""
+    """The ends of a copy."""
 
-    sure: Anchor  # What is applied.
-    end: Anchor  # What there is.
+    sure: Anchor  # The end of the blocks that are applied.
+    end: Anchor  # The end of all blocks.
 
     def pack(self) -> bytes:
         return w.APART_HEAD.pack(*self.sure, *self.end)
@@ -120,7 +121,7 @@ NOWHERE: Final = Anchors(Anchor(0, 0, 0), Anchor(0, 0, 0))
 
 
 class DetachedQueue(Queue):
-    """What this node hands out of a queue while it cannot reach the other node of two."""
+    """A queue that this node serves from its copy while it cannot reach the other node of two."""
 
     __slots__ = (
         "acked", "anchors", "detachment", "front", "is_asking", "is_full", "known", "out", "rejected", "returned",
@@ -133,16 +134,16 @@ class DetachedQueue(Queue):
         super().__init__(spec, detachment.broker)
         self.detachment = detachment
         self.target = target.id
-        self.front: RemoteQueue | None = None  # What clients of this node take for the queue.
+        self.front: RemoteQueue | None = None  # The object that stands for the queue in its vhost here.
         self.stage = Stage.PASSING
         self.anchors = NOWHERE
-        self.known = RangeSet()  # All that it has, or had, to hand out since it was last opened.
+        self.known = RangeSet()  # All messages that it has, or had, since it last began to serve.
         self.out = RangeSet()
         self.acked = RangeSet()
         self.rejected = RangeSet()
-        self.returned: list[tuple[int, int]] = []  # Given back since the other node is.
-        self.version = 0  # Rises with everything that clients say.
-        self.is_asking = False  # The master has been told, and has not answered.
+        self.returned: list[tuple[int, int]] = []  # Requeued since the other node is back.
+        self.version = 0  # Rises with everything that clients settle or requeue.
+        self.is_asking = False  # The record was sent to the master, which has not answered.
         self.is_full = False
 
     def __repr__(self) -> str:
@@ -158,7 +159,7 @@ class DetachedQueue(Queue):
         self.host.dirty[self] = None
 
     def set_rules(self, rules: QueueRules) -> None:
-        """Who may consume, and what has expired; all else is the master's business."""
+        """Keep the rules about expiry and the single active consumer; only the master applies the others."""
         self.said = QueueRules(ttl_ms=rules.ttl_ms, single_active=rules.single_active)
         self.timed = self.tended = self.timed or rules.ttl_ms is not None
         if rules.single_active and self.turns is None:
@@ -167,7 +168,7 @@ class DetachedQueue(Queue):
     # -- Opening and ending --------------------------------------------------------------------------------------
 
     def restore(self, number: int, epoch: int, next_seq: int, first: int, last: int, count: int, through: int) -> None:
-        """After a start. There are no messages in a record."""
+        """Restore the record after a start. It contains no messages."""
         self.number, self.epoch = number, epoch
 
     def restore_state(self, table: dict[bytes, bytes]) -> None:
@@ -180,7 +181,7 @@ class DetachedQueue(Queue):
                 ranges.add(*NUMBER.unpack(key[1:]), *NUMBER.unpack(value))
 
     def begin(self, anchors: Anchors) -> None:
-        """Nothing is handed out before the log has the anchors."""
+        """Begin to serve. Nothing is delivered before the log has the anchors."""
         self.anchors = anchors
         self.returned.clear()
         self.known = RangeSet()
@@ -194,8 +195,8 @@ class DetachedQueue(Queue):
             self.detachment.broker.on_loaded(self)
 
     def take_in(self, gaps: list[Gap], runs: list[Run], others: RangeSet) -> None:
-        """These messages of the copy can be handed out: in the log, and in blocks that are not applied; of the latter,
-        not the others."""
+        """Add messages of the copy that can be delivered: `gaps` of the log, and `runs` of blocks that are not applied,
+        without the numbers in `others`."""
         for gap in gaps:
             gap.redelivered = True
             self.known.add(gap.first, gap.last)
@@ -209,7 +210,7 @@ class DetachedQueue(Queue):
             self.host.dirty[self] = None
 
     def finish(self) -> list[Consumer]:
-        """The other node is back. Gives the consumers, who go on elsewhere."""
+        """Stop serving: the other node is back. Returns the consumers, which subscribe elsewhere."""
         self.change(Stage.PASSING)
         consumers = self.take_consumers()
         for entry in self.ready:
@@ -222,7 +223,7 @@ class DetachedQueue(Queue):
     # -- Questions -----------------------------------------------------------------------------------------------
 
     def later(self, call: Callable[[AnyQueue], None]) -> bool:
-        """True: the queue is served by its master again, who is asked."""
+        """True: the master serves the queue again, and the question goes to it."""
         standing = None if self.is_serving else self.detachment.standing(self)
         if standing is not None:
             call(standing)
@@ -240,11 +241,11 @@ class DetachedQueue(Queue):
             self.detachment.pass_on(self)
         elif self.stage is Stage.SERVING and not self.is_full:
             super().pump()
-            self.noted_through = self.delivered_through  # The record says that all may have been shown.
+            self.noted_through = self.delivered_through  # The record says that all may have been delivered.
 
     def get(self) -> tuple[Batch, int] | Gap | None:
         if self.stage is Stage.OPENING:
-            return Gap(0, 0, 1)  # It is waited for as for one that is being read.
+            return Gap(0, 0, 1)  # The client waits as for a message that is being read.
         if self.is_full:
             return None
         got = super().get()
@@ -262,13 +263,13 @@ class DetachedQueue(Queue):
         self.out.add(batch.first + lo, batch.first + hi - 1)
 
     def want(self, gap: Gap) -> None:
-        """Have the beginning of a gap read, from the copy."""
+        """Have the beginning of a gap read from the copy."""
         if self.loading is not None:
             return
         self.loading = gap
 
         def then(runs: list[Run] | None, following: int) -> None:
-            if runs is None:  # As any queue, it stands still before what cannot be read.
+            if runs is None:  # As any queue, it delivers nothing beyond what cannot be read.
                 self.detachment.note("error", f"{self} stands still, its messages cannot be read")
                 return
             self.on_loaded(gap, runs, following)
@@ -276,7 +277,7 @@ class DetachedQueue(Queue):
 
         self.host.read_range(self.target, gap.first, gap.last, LOAD_BYTES, then)
 
-    # -- What clients say ----------------------------------------------------------------------------------------
+    # -- Settling ------------------------------------------------------------------------------------------------
 
     def settle(self, batch: Batch, lo: int, hi: int) -> None:
         if not self.deleted:
@@ -290,7 +291,7 @@ class DetachedQueue(Queue):
             self.record(REJECTED, batch.first + lo, batch.first + hi - 1)
 
     def bury(self, batch: Batch, lo: int, hi: int, reason: str) -> None:
-        """What has expired is not handed out here. Its master sees to the rest."""
+        """Drop expired messages from this node's list. The master dead-letters them."""
         self._let_go(batch, hi - lo)
 
     def requeue(self, batch: Batch, lo: int, hi: int, shown: bool = True, counted: bool = True) -> None:
@@ -310,7 +311,7 @@ class DetachedQueue(Queue):
         self.host.dirty[self] = None
 
     def record(self, kind: bytes, first: int, last: int) -> None:
-        """These messages are done with. The log gets a range of neighbours under the number of its first."""
+        """Record messages as settled. The log gets each range of neighbours under the number of its first."""
         ranges, state = self.acked if kind == ACKED else self.rejected, self.durable_state
         self.out.remove(first, last)
         self.version += 1
@@ -328,7 +329,7 @@ class DetachedQueue(Queue):
         self.host.dirty[self] = None
 
     def verdicts(self) -> list[tuple[int, int, int]]:
-        """All that its master is to know, by numbers of messages."""
+        """Returns all verdicts for the master, by numbers of messages."""
         returned, self.returned = self.returned, []
         return [
             *[(w.OUT, *pair) for pair in self.out],

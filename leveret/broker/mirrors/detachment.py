@@ -1,8 +1,8 @@
 """All queues that this node serves by itself because it has lost the other node of two; and what a master does then.
 
-`detached` says what is done and why that is safe. Here is when: a node is *detached* while it has no majority, no link,
-is one of two, and its partition handling says that it serves on. After `DUE_TICKS` seconds of that, a queue is served
-from its copy as soon as somebody wants something of it. A link, or a majority, ends it at once.
+`detached` describes what is done and why that is safe. This module decides when: a node is *detached* while it has no
+majority, no link, is one of two, and its partition handling says that it serves on. After `DUE_TICKS` seconds of that,
+a queue is served from its copy as soon as a client wants something from it. A link, or a majority, ends it at once.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ DUE_TICKS: Final = 10
 RESERVED: Final = (w.OUT, w.ACKED, w.DISCARDED)
 
 
-class Said(NamedTuple):
-    """What a node tells the master of a queue that it has served meanwhile."""
+class DetachedRecord(NamedTuple):
+    """The record that a node sends to the master of a queue which it has served while detached."""
 
     anchors: Anchors
     verdicts: list[tuple[int, int, int]]
@@ -53,23 +53,23 @@ class Said(NamedTuple):
         return self.anchors.pack() + b"".join(w.VERDICT.pack(*one) for one in self.verdicts)
 
     def upto(self, bound: int) -> list[tuple[int, int, int]]:
-        """What is said of messages up to this one."""
+        """Returns the verdicts on messages up to this one."""
         return [(verdict, first, min(last, bound)) for verdict, first, last in self.verdicts if first <= bound]
 
 
 class Detachment:
-    """Of one node."""
+    """The queues that one node serves, or has served, from its copies while detached."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.is_pair: Callable[[], bool] = lambda: False  # Whether the cluster has two nodes, and no witness.
-        self.ticks = 0  # For which this node has been cut off.
+        self.ticks = 0  # How many seconds this node has been cut off.
         self.queues: dict[int, DetachedQueue] = {}  # By the number of the queue itself.
-        self.reserved: dict[int, Unacked] = {}  # Likewise, where this node leads it now: what is out with its clients.
+        self.reserved: dict[int, Unacked] = {}  # Likewise, of queues this node leads now: still unacknowledged.
 
     @property
     def is_due(self) -> bool:
-        """Whether queues are served from their copies."""
+        """Returns whether queues are served from their copies."""
         return self.ticks > DUE_TICKS
 
     @property
@@ -77,7 +77,7 @@ class Detachment:
         return [one for one in self.queues.values() if one.is_serving]
 
     def open(self, numbers: Mapping[int, Stored]) -> set[int]:
-        """At the start: take up what the log holds. Gives which of its numbers are still needed."""
+        """At the start: restore the records in the log. Returns which of their numbers are still needed."""
         kept: set[int] = set()
         for number in numbers:
             queue = self.broker.queues_by_id.get(number & ~DETACHED) if number & DETACHED else None
@@ -94,18 +94,18 @@ class Detachment:
     # -- Serving -------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def heed(queue: Queue, unacked: Unacked, said: Said, then: Callable[[bool], None]) -> None:
-        """Settle, at the master of a queue, what another node says was settled there.
+    def settle_record(queue: Queue, unacked: Unacked, record: DetachedRecord, then: Callable[[bool], None]) -> None:
+        """Settle, at the master of a queue, what clients of another node have settled there.
 
-        `unacked`: what is reserved here for clients of that node. `then` when all that is safe; False: this node does
-        not lead the queue any more.
+        `unacked`: messages reserved here for clients of that node. `then` is called when all that is safe; False: this
+        node does not lead the queue any more.
         """
-        bound = _bound(queue, said.anchors)
+        bound = _bound(queue, record.anchors)
         if not bound:
             then(True)  # The numbers mean other messages here.
             return
         mark_shown(queue, bound)
-        verdicts = said.upto(bound)
+        verdicts = record.upto(bound)
         named = merged([(first, last) for verdict, first, last in verdicts if verdict in RESERVED])
         pieces = [(one.batch, one.lo, one.hi) for one in unacked.take_all() if one.queue is queue]
         pieces += reserve(queue, named)
@@ -122,14 +122,14 @@ class Detachment:
         queue.durable_state.when_block_safe(then)
 
     @staticmethod
-    def read(payload: bytes) -> Said:
+    def read(payload: bytes) -> DetachedRecord:
         """Raises `BadFrame`."""
         anchors = Anchors.unpack(payload)
         entries = w.unpack_all(w.VERDICT, payload[w.APART_HEAD.size :])
         verdicts = [(verdict, first, last) for verdict, first, last in entries]
         if any(verdict not in (*RESERVED, w.REQUEUED) or first > last for verdict, first, last in verdicts):
             raise BadFrame("what is said of messages is not known")
-        return Said(anchors, verdicts)
+        return DetachedRecord(anchors, verdicts)
 
     def tick(self) -> None:
         """Once a second."""
@@ -140,9 +140,9 @@ class Detachment:
             self.end()
         if self.is_due:
             for front in list(broker.spools.fronts):
-                heir = front.successor
-                if heir is not None and heir.is_local and heir.consumers and front.detached() is not None:
-                    self._take_consumers(heir)
+                queue = front.successor
+                if queue is not None and queue.is_local and queue.consumers and front.detached() is not None:
+                    self._take_consumers(queue)
         for detached in list(self.queues.values()):
             if detached.is_serving:
                 self._refill(detached)
@@ -150,7 +150,7 @@ class Detachment:
                 self.pass_on(detached)
 
     def begin(self, front: RemoteQueue) -> DetachedQueue | None:
-        """Serve a queue from the copy that this node has; None: it has none, or none that may be."""
+        """Serve a queue from this node's copy; None: it has no copy, or none that may be served."""
         spec, mirrors = front.spec, self.broker.mirrors
         mirror = mirrors.mirrors.get(spec.id)
         if mirror is None or not _may_be_detached(spec):
@@ -174,11 +174,11 @@ class Detachment:
         return detached
 
     def _anchors(self, mirror: Mirror) -> Anchors | None:
-        """Where this node's copy ends, if it is one that counts."""
+        """Returns where this node's copy ends; None: it is not in sync and complete, so that it may not be served."""
         member, store = mirror.member, self.broker.mirrors.store
         if store is None or not member.in_sync or not member.complete or member.failed:
             return None
-        if mirror in self.broker.mirrors.adopting:
+        if mirror in self.broker.mirrors.storing_spilled:
             return None
         tail, applied = member.tail, store.stored(mirror.spec.id).next_seq - 1
         sure = end = Anchor(tail.epoch_at(member.confirmed), member.confirmed, applied)
@@ -188,8 +188,8 @@ class Detachment:
         return Anchors(sure, end) if end.epoch > 0 else None
 
     def _refill(self, detached: DetachedQueue) -> None:
-        """Let the queue have what of the copy it does not know: all of it at first; later, what clients have given back
-        to this node as the queue's master, which stands still."""
+        """Add messages of the copy that the detached queue does not have: all of them at first; later, those that
+        clients have requeued at this node as the queue's master, which delivers nothing."""
         mirrors = self.broker.mirrors
         mirror = mirrors.mirrors.get(detached.target)
         if mirror is None or mirrors.store is None:
@@ -211,10 +211,10 @@ class Detachment:
         detached.take_in(gaps, [block.enqueued for block in tail if block.enqueued is not None], others)
 
     def _take_consumers(self, queue: Queue) -> None:
-        """Of a queue that this node led, and that stands still."""
+        """Take over the consumers of a queue that this node led, and that delivers nothing now."""
         detached = self.queues[queue.spec.id]
         for consumer in queue.take_consumers():
-            consumer.queue = detached  # type: ignore[attr-defined]  # Those of other nodes went with the link.
+            consumer.queue = detached  # type: ignore[attr-defined]  # Consumers of other nodes went with the link.
             detached.add_consumer(consumer)
 
     def end(self) -> None:
@@ -233,18 +233,18 @@ class Detachment:
             detached.front.apart = None
         self._hear(detached)
         consumers = detached.finish()
-        self.pass_on(detached)  # Before anybody is given something by the master.
-        self.broker.on_loaded(detached)  # Whoever waited to get something asks there.
+        self.pass_on(detached)  # Before the master delivers anything.
+        self.broker.on_loaded(detached)  # basic.get that waits here goes to the master.
         standing = self.standing(detached)
         for consumer in consumers:
-            subscriber: Subscriber = consumer  # type: ignore[assignment]  # There are none of other nodes.
+            subscriber: Subscriber = consumer  # type: ignore[assignment]  # None of them is of another node.
             if standing is None or subscriber.cancels_on_failover:
                 subscriber.on_queue_deleted()
             else:
                 resubscribe(subscriber, standing)
 
     def _hear(self, detached: DetachedQueue) -> None:
-        """What clients have acknowledged to this node as the queue's master, and the ring has not confirmed."""
+        """Record what clients acknowledged to this node as the queue's master and the ring has not confirmed."""
         mirror = self.broker.mirrors.mirrors.get(detached.target)
         if mirror is None or mirror.queue is None:
             return
@@ -255,7 +255,7 @@ class Detachment:
                 detached.record(ACKED, first, min(last, bound))
 
     def standing(self, detached: DetachedQueue) -> AnyQueue | None:
-        """What clients take for the queue."""
+        """Returns the object that stands for the queue in its vhost now."""
         vhost = self.broker.vhosts.get(detached.spec.vhost)
         found = None if vhost is None else vhost.queues.get(detached.spec.name)
         return found if found is not None and found.spec.id == detached.target else None
@@ -263,7 +263,7 @@ class Detachment:
     # -- Passing on ----------------------------------------------------------------------------------------------
 
     def tell(self, queue: AnyQueue) -> None:
-        """The queue is led, here or at another node: before it hands out anything, it hears of what was settled."""
+        """The queue has a master, here or at another node: send the record before that delivers anything."""
         detached = self.queues.get(queue.spec.id)
         if detached is not None:
             if detached.is_serving:
@@ -277,7 +277,7 @@ class Detachment:
         if target is None or detached.is_asking or detached.is_serving or not self._has_way(target):
             return
         version, returned = detached.version, detached.returned
-        said = Said(detached.anchors, detached.verdicts())
+        record = DetachedRecord(detached.anchors, detached.verdicts())
         detached.is_asking = True
 
         def then(done: bool) -> None:
@@ -291,18 +291,18 @@ class Detachment:
                     self._drop(detached)
 
         if target.is_local:
-            self.heed(target, self.reserved.setdefault(detached.target, Unacked()), said, then)
+            self.settle_record(target, self.reserved.setdefault(detached.target, Unacked()), record, then)
         else:
             edge = target.edge
             assert edge is not None
-            edge.ask(target, w.APART, said.pack(), lambda answer: then(not isinstance(answer, Refusal)))
+            edge.ask(target, w.APART, record.pack(), lambda answer: then(not isinstance(answer, Refusal)))
 
     @staticmethod
     def _has_way(target: AnyQueue) -> bool:
         return target.edge is not None if not target.is_local else target.parked is None
 
     def _drop(self, detached: DetachedQueue) -> None:
-        """Nobody needs the record any more."""
+        """Delete the record, which is not needed any more."""
         del self.queues[detached.target]
         self.reserved.pop(detached.target, None)
         if detached.is_serving:
@@ -314,7 +314,7 @@ class Detachment:
             self.broker.ended.pop(detached, None)
 
     def on_deleted(self, number: int) -> None:
-        """The queue is no more."""
+        """The queue was deleted."""
         detached = self.queues.get(number)
         if detached is not None:
             self._drop(detached)
@@ -322,11 +322,11 @@ class Detachment:
     # -- Leading -------------------------------------------------------------------------------------------------
 
     def may_be_served_elsewhere(self, spec: QueueSpec) -> bool:
-        """Whether a node that this one has lost may hand out what it has."""
+        """Returns whether a node that this one has lost may deliver messages from its copy of the queue."""
         return self.broker.partition_handling.spools and _may_be_detached(spec) and self.is_pair()
 
     def on_failed(self, mirror: Mirror, peer: str) -> None:
-        """A node is lost that had not said farewell: if this one leads the queue, all of it may be shown there."""
+        """A node is lost that had not said farewell: it may deliver all messages of a queue that this one leads."""
         queue, view = mirror.queue, mirror.member.view
         if queue is not None and view is not None and peer in view.ring and self.may_be_served_elsewhere(queue.spec):
             mark_shown(queue, queue.next_seq - 1)
@@ -344,8 +344,8 @@ class Detachment:
     # -- For people ----------------------------------------------------------------------------------------------
 
     def figures(self) -> dict[str, int]:
-        """Of how many queues this node hands out what it has, how many messages wait there, and of how many more it has
-        still to tell a master that clients are done with them."""
+        """Returns how many queues this node serves while detached, how many messages are ready there, and how many
+        settled messages their masters have still to be told of."""
         serving = self.serving
         return {
             "queues": len(serving),
@@ -358,13 +358,13 @@ class Detachment:
 
 
 def _may_be_detached(spec: QueueSpec) -> bool:
-    """Whether a queue is of a kind that is served from a copy. A quorum queue promises that it is not, readers of a
-    stream remember offsets, and what is delayed is for its node alone."""
+    """Returns whether a queue is of a kind that is served from a copy. A quorum queue promises that it is not, readers
+    of a stream remember offsets, and hidden queues of delayed messages concern their node alone."""
     return not (is_stream(spec.arguments) or is_quorum(spec.arguments) or is_hidden_queue(spec.name))
 
 
 def _not_waiting(queue: Queue, live: RangeSet) -> RangeSet:
-    """What of a queue that this node led is out with clients here, or settled."""
+    """Returns those messages of a queue that this node led which are unacknowledged here, or settled."""
     others = live.copy()
     for entry in (entry for row in rows_of(queue.ready) for entry in row):
         if isinstance(entry, Gap) and entry.ranges is not None:
@@ -379,19 +379,19 @@ def _not_waiting(queue: Queue, live: RangeSet) -> RangeSet:
 
 
 def _knows(mirror: Mirror, anchor: Anchor) -> bool:
-    """Whether a log has this very block, and so means the same messages by numbers up to there."""
+    """Returns whether a log has this very block, and so means the same messages by numbers up to there."""
     return anchor.epoch > 0 and mirror.member.tail.epoch_at(anchor.block) == anchor.epoch
 
 
 def _bound(queue: Queue, anchors: Anchors) -> int:
-    """Up to which number a record speaks of messages of this very log."""
+    """Returns the number up to which a record means messages of this very log; 0: none."""
     if queue.mirror is None:
         return 0
     return max((one.bound for one in anchors if _knows(queue.mirror, one)), default=0)
 
 
 def mark_shown(queue: Queue, through: int) -> None:
-    """Messages up to this one may have been given out by another node."""
+    """Mark messages up to this one as redelivered: another node may have delivered them."""
     for entry in (entry for row in rows_of(queue.ready) for entry in row):
         if entry.first > through:
             continue

@@ -1,21 +1,22 @@
-"""What a queue's rules (`leveret.metadata.rules.ha_policy`) mean for this node's copy of it, from moment to moment.
+"""Applies a queue's `ha-*` rules (`leveret.metadata.rules.ha_policy`) to this node's copy of it, whenever they change.
 
 Most of them are options of the ring's member, set whenever they change. Three depend on more than the policy:
 
-**Who may be promoted unsynced.** With `ha-promote-on-failure: always`, a mirror whose master has *failed*: its link was
-lost, it had not said farewell, and no other node has a link to it any more. Where one has, only a cable is broken: the
-master goes on, and with it what only it holds. Therefore nodes tell each other whom they are linked with, whenever that
-changes, and whoever lacks messages waits for the word of all that it reaches itself.
+**Promotion of unsynchronised mirrors.** With `ha-promote-on-failure: always`, a mirror is promoted whose master has
+*failed*: its link was lost, it had not said farewell, and no other node has a link to it any more. Where one has, only
+a cable is broken: the master goes on, and with it the messages that only it holds. Therefore nodes tell each other
+which links they have, whenever that changes, and a mirror that lacks messages waits until all nodes it reaches have
+said so.
 
-A node that stops in good order says so to all others before it goes, and only `ha-promote-on-shutdown` lets one of its
-unsynced mirrors lead: it makes that mirror master itself, and waits for a mirror that has just begun to say what it
-has. The farewell names the metadata that the node had, so that others know when they have heard of that. A copy that
-was just started has seen nobody fail; so after all nodes were stopped and some are back, nothing is promoted whose
-master will return. What is remembered of this is forgotten with the next epoch.
+A node that stops in good order tells all others before it goes, and only `ha-promote-on-shutdown` lets one of its
+unsynchronised mirrors become master: the node makes that mirror master itself, and waits for a mirror that has just
+started to say what it has. The farewell names the index of the metadata that the node had, so that others know when
+they have applied all of it. A copy that was just started has seen no node fail; so after all nodes were stopped and
+some are back, nothing is promoted whose master will return. Which masters have failed is forgotten with the next epoch.
 
-**Leaving.** Before a node stops, it lets others lead what it leads: each queue goes to a mirror in sync, those of one
-node spread over the others. Publishes wait meanwhile, and go to the new master with the rest unconfirmed, unlost.
-A node in maintenance (`leveret.metadata.model.maintenance_mark`) does so too, for as long as that lasts.
+**Leaving.** Before a node stops, it hands over the queues that it leads: each goes to a mirror in sync, those of one
+node spread over the others. Publishes wait meanwhile, and go to the new master together with the unconfirmed ones; none
+is lost. A node in maintenance (`leveret.metadata.model.maintenance_mark`) does so too, for as long as that lasts.
 
 **Windows.** An asynchronous mirror that is further behind than its queue's window holds up confirms and publishers
 until it has caught up. One that makes no progress at all is no longer in sync after a while, and waited for no longer.
@@ -44,23 +45,23 @@ PLAIN: Final = Options()
 
 
 class HaRules:
-    """Of all copies of one node."""
+    """The rules of all copies on one node, and what other nodes have said about their links and their stopping."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.wall_ms = 0  # The time of day, as of the last tick.
-        self.departed: dict[str, int] = {}  # Nodes that said farewell, and the index of the metadata they had then.
-        self.linked: dict[str, frozenset[str]] = {}  # By node with a link to here: whom it has links to.
-        self.bereaved: dict[Mirror, int] = {}  # The epoch whose master failed.
-        self.windows: dict[Mirror, Window] = {}  # Of those whose mirrors may be behind only so far.
-        self.timed: dict[Mirror, None] = {}  # Of those that are filled only at certain hours.
-        self.blocking: dict[Mirror, None] = {}  # Of those that stand still while they are filled.
-        self.late: dict[Mirror, int] = {}  # Whose window is exceeded, and what could be confirmed if it were not.
+        self.departed: dict[str, int] = {}  # Nodes that have said farewell: the index of the metadata they had then.
+        self.linked: dict[str, frozenset[str]] = {}  # By node with a link to this one: the nodes it has links to.
+        self.bereaved: dict[Mirror, int] = {}  # Copies whose master failed: in which epoch.
+        self.windows: dict[Mirror, Window] = {}  # Queues whose asynchronous mirrors may be behind only so far.
+        self.timed: dict[Mirror, None] = {}  # Queues whose mirrors are synchronised only at certain hours.
+        self.blocking: dict[Mirror, None] = {}  # Queues that are not served while their mirrors are synchronised.
+        self.late: dict[Mirror, int] = {}  # Queues whose window is exceeded: the last block that waits for its confirm.
 
     # -- Options -------------------------------------------------------------------------------------------------
 
     def refresh_all(self) -> None:
-        """Policies have changed, or what else holds for all."""
+        """Policies have changed, or something else that the options of all queues depend on."""
         self.broker.mirrors.broadcast.tell(self.refresh)
 
     def refresh(self, mirror: Mirror) -> None:
@@ -138,11 +139,11 @@ class HaRules:
             if mirror in self.bereaved:
                 self.refresh(mirror)
 
-        if self.bereaved or mirrors.broadcast:  # There may be some that have not heard of it.
+        if self.bereaved or mirrors.broadcast:  # Else: some copies may not have been told of a failed master yet.
             mirrors.broadcast.tell(tell)
 
     def on_lost(self, peer: str) -> None:
-        """Its word counts no longer."""
+        """The link to a node is lost: what it has said about its links counts no longer."""
         if self.linked.pop(peer, None) is not None:
             self._look_at_bereaved()
 
@@ -154,8 +155,9 @@ class HaRules:
             self.refresh(mirror)
 
     def is_down(self, spec: QueueSpec) -> bool:
-        """Whether nobody will lead the queue before a node returns that stopped in good order. This is not known before
-        this node has applied all that the other one had: it may have made a mirror master just before it stopped."""
+        """Returns whether the queue has no master until a node returns that stopped in good order. This is not known
+        before this node has applied all metadata of the other: it may have made a mirror master just before it
+        stopped."""
         view, edges = spec.view, self.broker.edges
         if view is None or view.master not in self.departed:
             return False
@@ -166,18 +168,18 @@ class HaRules:
     # -- Time ------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """As often as the ring's."""
+        """Called with each tick of the ring's members: confirms what waited for a mirror that has caught up."""
         for mirror in list(self.late):
             if not self._is_late(mirror):
                 self._on_time(mirror)
 
     def on_minute(self) -> None:
-        """Now and then: it may be the hour to fill, or no longer."""
+        """Called once a minute: the hours in which mirrors are synchronised may have begun or ended."""
         for mirror in list(self.timed):
             self.refresh(mirror)
 
     def may_confirm(self, mirror: Mirror, durable: int) -> bool:
-        """Whether publishers may be told now that all up to this block is safe; later, they will be."""
+        """Returns whether publishes up to this block may be confirmed now; else they are when the window permits it."""
         if mirror not in self.windows or not self._is_late(mirror):
             self.late.pop(mirror, None)
             return True
@@ -201,7 +203,7 @@ class HaRules:
     # -- Leaving -----------------------------------------------------------------------------------------------------
 
     def leave(self) -> bool:
-        """Before this node stops: let others lead, as far as the rules say. False: there is nothing to wait for."""
+        """Before this node stops: hand over its queues, as far as the rules say. False: nothing is to be waited for."""
         mirrors, member_changes = self.broker.mirrors, self.broker.member_changes
         assert member_changes is not None
         given: dict[str, int] = {}
@@ -215,11 +217,11 @@ class HaRules:
             if member.master.handing is not None or member.proposal_age is not None:
                 waits = True
                 continue
-            heirs = [name for name, _ in member.view.in_sync if name in member.links]
-            if heirs:
-                heir = min(heirs, key=lambda name: (name in away, given.get(name, 0)))
-                given[heir] = given.get(heir, 0) + 1
-                waits = mirrors.hand_over(mirror, heir) or waits
+            candidates = [name for name, _ in member.view.in_sync if name in member.links]
+            if candidates:
+                chosen = min(candidates, key=lambda name: (name in away, given.get(name, 0)))
+                given[chosen] = given.get(chosen, 0) + 1
+                waits = mirrors.hand_over(mirror, chosen) or waits
             elif member_changes.rules_of(mirror.spec).on_shutdown_always:
                 if member.abdicate():
                     mirrors.touch(mirror)
@@ -229,8 +231,9 @@ class HaRules:
         return waits
 
     def give_away(self, at_once: int) -> int:
-        """While this node is in maintenance: let others lead that are not, so many queues at a time. How many are left
-        that could go. Here no unsynced mirror is made to lead, whatever the rules say: nobody stops yet."""
+        """While this node is in maintenance: hand over queues to nodes that are not, so many at a time. Returns how
+        many are left that could be handed over. No unsynchronised mirror is promoted here, whatever the rules say: the
+        node does not stop yet."""
         mirrors, member_changes = self.broker.mirrors, self.broker.member_changes
         assert member_changes is not None
         away = out_of_service(self.broker.metadata)
@@ -241,8 +244,8 @@ class HaRules:
             member = mirror.member
             if member.master is None or member.view is None or not member.majority:
                 continue
-            heirs = [name for name, _ in member.view.in_sync if name in member.links and name not in away]
-            if not heirs:
+            candidates = [name for name, _ in member.view.in_sync if name in member.links and name not in away]
+            if not candidates:
                 continue
             left += 1
             if member.master.handing is not None or member.proposal_age is not None:
@@ -250,9 +253,9 @@ class HaRules:
             elif under_way < at_once:
                 if masters is None:
                     masters = dict(member_changes.broker.loads.masters)
-                heir = min(heirs, key=lambda name: (masters.get(name, 0), name))
-                masters[heir] = masters.get(heir, 0) + 1
-                under_way += mirrors.hand_over(mirror, heir)
+                chosen = min(candidates, key=lambda name: (masters.get(name, 0), name))
+                masters[chosen] = masters.get(chosen, 0) + 1
+                under_way += mirrors.hand_over(mirror, chosen)
         return left
 
     def say_farewell(self) -> None:

@@ -1,7 +1,7 @@
-"""What happens to mirrored queues, told in the lines that people know from RabbitMQ's log, and counted.
+"""Logs what happens to mirrored queues, in the lines that people know from RabbitMQ's log, and counts it.
 
 A node that dies takes ten thousand mirrors along, and a line for each, written while their queues wait for a new
-master, would make them wait longer. So there is a budget of lines; what does not fit is told as a number.
+master, would make them wait longer. So there is a budget of lines; of those that do not fit, the number is logged.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from leveret.broker.mirrors.manager import Mirror
     from leveret.metadata.model.view import View
 
-LINES_MAX: Final = 200  # At once,
-LINES_PER_TICK: Final = 2  # and when those are used up.
-PATIENCE_TICKS: Final = 50  # For mirrors to say what they lack.
+LINES_MAX: Final = 200  # Lines at once.
+LINES_PER_TICK: Final = 2  # Lines per tick when those are used up.
+PATIENCE_TICKS: Final = 50  # How long mirrors have to report what they lack.
 TOLD_AT_ONCE: Final = 100
 
 
 class Journal:
-    """Of one node."""
+    """The log lines and counters about the mirrored queues of one node."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.counts = Counts()
         self._lines = LINES_MAX
         self._left_out = 0
-        self._told = 0  # Of those, as of the last tick.
-        self.begun: dict[Mirror, int] = {}  # Are being filled, and it is not told yet: for so many more ticks.
+        self._told = 0  # `_left_out` at the last tick.
+        self.begun: dict[Mirror, int] = {}  # Syncs not logged yet: ticks left to wait for what mirrors lack.
 
     # -- Events --------------------------------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ class Journal:
         before = old.ring if old is not None else (member.me,)
         for name in view.ring:
             if name not in before:
-                mirror.ordered = mirror.ordered or None  # One that is new begins as the policy says.
+                mirror.ordered = mirror.ordered or None  # A new mirror is filled as the policy says.
                 self.note(mirror, f"Adding mirror on node {name}: {copy_pid(name, mirror.spec.id)}")
         for name in before:
             if name not in view.ring:
@@ -86,14 +86,14 @@ class Journal:
             self.on_sync(mirror)
 
     def on_order(self, mirror: Mirror, wanted: bool) -> bool:
-        """An operator wants the mirrors to be filled, or not. False: there is nothing to do."""
+        """An operator wants the mirrors to be synchronised, or not to be. False: there is nothing to do."""
         if wanted and not lacking(mirror):
             self.note(mirror, "Synchronising: all mirrors already synced")
             return False
         return True
 
     def on_sync(self, mirror: Mirror) -> None:
-        """At the master: who lacks messages, or whether they are fetched, may have changed."""
+        """At the master: which mirrors lack messages, or whether they fetch them, may have changed."""
         queue, view = mirror.queue, mirror.member.view
         if view is None or queue is None or is_syncing(mirror) == mirror.syncing:
             return
@@ -115,14 +115,14 @@ class Journal:
             self.note(mirror, "Synchronising: complete")
 
     def tell_begun(self, mirror: Mirror) -> None:
-        """Once the mirrors have said what they lack: one that returns may lack little of a long queue."""
+        """Log that a sync has begun, once the mirrors have said what they lack: that may be little of a long queue."""
         lacked = self._lacked(mirror)
         if lacked is not None or self.begun[mirror] < 0:
             del self.begun[mirror]
             self._note_begun(mirror, lacked)
 
     def _lacked(self, mirror: Mirror) -> int | None:
-        """Messages that the mirror lacks which lacks most; None: not all have said it."""
+        """Returns how many messages the mirror lacks that lacks most; None: not all have said it."""
         wanted = set(lacking(mirror))
         found = [lag.messages for lag in lags(mirror, self.broker.mirrors.store, 0) if lag.node in wanted]
         known = [count for count in found if count is not None]
@@ -134,7 +134,7 @@ class Journal:
             return  # Another node leads it by now.
         if lacked is None:
             lacked = queue.ready_count + queue.unacked_count
-        if lacked:  # One that was away briefly gets the last blocks, and may have them before it says anything.
+        if lacked:  # A mirror that was away briefly gets the last blocks, maybe before it reports.
             self.note(mirror, f"Synchronising: {lacked} messages to synchronise")
         self.note(mirror, f"Synchronising: mirrors [{', '.join(lacking(mirror))}] to sync")
 
@@ -155,7 +155,7 @@ class Journal:
         if self._lines >= LINES_MAX:
             return
         self._lines += LINES_PER_TICK
-        if self._left_out and self._left_out == self._told:  # No more come.
+        if self._left_out and self._left_out == self._told:  # No line was left out since the last tick.
             self.broker.shell.note("mirroring", "info", f"Mirrored queues: {self._left_out} more lines like these")
             self._left_out = 0
         self._told = self._left_out

@@ -56,7 +56,7 @@ from leveret.broker.event_journal.queue_journal import QueueJournal
 from leveret.broker.kinds.priority_queue import claims_of
 from leveret.broker.kinds.stream import StreamQueue, make_queue, restore_stream
 from leveret.broker.mirrors.broadcast import Broadcast
-from leveret.broker.mirrors.convert import Adoption, give_back, take_over
+from leveret.broker.mirrors.convert import StoreSpilled, give_back, take_over
 from leveret.broker.mirrors.copy_store import MirrorStore, Reading, restore_queue, stored_marks
 from leveret.broker.mirrors.ha_rules import HaRules
 from leveret.broker.mirrors.log_lines import Journal
@@ -182,7 +182,7 @@ class Mirrors:
         self.touched: dict[Mirror, None] = {}
         self.performing: list[Mirror] = []  # Copies whose effects are being carried out; the next one last.
         self.ticking: dict[Mirror, None] = {}  # Copies that want the next tick.
-        self.adopting: dict[Mirror, Adoption] = {}  # Copies whose spilled messages are not all stored.
+        self.storing_spilled: dict[Mirror, StoreSpilled] = {}  # Copies whose spilled messages are not all stored.
         self.due: list[Mirror] = []  # Copies that still have to get the present tick; the next one last.
         self.skipped = 0  # Ticks that copies were not given, since the last one they got.
         self.packers: dict[str, Packer] = {}
@@ -311,7 +311,7 @@ class Mirrors:
         if existing is not None:
             mirror.start(existing)
         if existing is not None and store.stored(spec.id).spilled:
-            self.adopting[mirror] = Adoption(self, mirror)
+            self.storing_spilled[mirror] = StoreSpilled(self, mirror)
         self.ha_rules.refresh(mirror)
         return mirror
 
@@ -338,7 +338,7 @@ class Mirrors:
         self.mirrors.pop(mirror.spec.id, None)
         self.touched.pop(mirror, None)
         self.ticking.pop(mirror, None)
-        self.adopting.pop(mirror, None)
+        self.storing_spilled.pop(mirror, None)
         self.ha_rules.forget(mirror)
         self.broadcast.forget(mirror)
 
@@ -447,8 +447,8 @@ class Mirrors:
             self.broadcast.catch_up(mirror)
             mirror.member.on_synced(write)
             self.touched[mirror] = None
-            if mirror in self.adopting:
-                self.adopting[mirror].on_synced(write)
+            if mirror in self.storing_spilled:
+                self.storing_spilled[mirror].on_synced(write)
 
     def on_disk_failed(self) -> None:
         for mirror in self.mirrors.values():
@@ -465,7 +465,7 @@ class Mirrors:
         published = self.broker.totals.published
         self.serving = BUSY_TICKS if published != self.published else max(0, self.serving - 1)
         self.published = published
-        for adoption in list(self.adopting.values()):
+        for adoption in list(self.storing_spilled.values()):
             adoption.on_tick()
         is_behind = bool(self.performing or self.due or self.broadcast)
         self.skipped = self.skipped + 1 if is_behind else 0
@@ -708,12 +708,12 @@ class Mirrors:
         if marks is not None:
             self.broker.detachment.on_started(mirror, queue)
         self.broker.detachment.tell(queue)
-        if mirror in self.adopting:
-            self.adopting[mirror].go_on()
+        if mirror in self.storing_spilled:
+            self.storing_spilled[mirror].go_on()
 
     def _stopped(self, mirror: Mirror, effect: f.Stopped) -> None:
         queue = mirror.queue
-        if self.adopting.pop(mirror, None) is not None and self.store is not None:
+        if self.storing_spilled.pop(mirror, None) is not None and self.store is not None:
             self.store.drop_spilled(mirror.spec.id)
         awaiting: list[Pending] = []
         sents = [] if queue is None else rescue(self.broker, mirror, queue)
@@ -735,7 +735,7 @@ class Mirrors:
 
     def _read(self, mirror: Mirror, effect: f.Read) -> None:
         assert self.store is not None
-        if mirror in self.adopting:  # The reader would take messages that are not stored yet for settled.
+        if mirror in self.storing_spilled:  # The reader would take messages that are not stored yet for settled.
             mirror.member.on_read_failed(effect.request)
             return
         reading = self.store.read(mirror.spec.id, effect.request)

@@ -1,28 +1,28 @@
-"""Mirrored queues get the members that policies want for them.
+"""Gives mirrored queues the mirrors that their policies ask for.
 
-Whoever leads a queue sees to it: only a working master may change who counts as in sync. A new queue is born with its
-members. For others the master takes one step at a time, each a committed view, so that at no moment a copy is given up
-that was needed:
+The master of a queue does it: only a working master may change which members count as in sync. A new queue begins with
+its members. For others the master takes one step at a time, each a committed view, so that at no moment a copy is given
+up that was needed:
 
-1. Nodes that are wanted and missing are added. They fill while the queue is used.
+1. Nodes that are wanted and missing are added. They are filled while the queue is used.
 2. If the master itself is not wanted, it hands over to the oldest wanted member that is in sync.
 3. When every wanted member that runs is in sync, or at least one besides the master, those that are not wanted go; but
    not while theirs is the only copy besides the master's.
 
-A queue that is *on its way* to another node (a parameter says so: `placement.moving_to`) gets a copy there besides,
-is handed over when that is in sync, and then has the copies again that its policy wants; without one, the new master's
-alone. Nothing of that needs anybody who stays with it: whoever leads the queue takes the next step, also if it came to
-lead it by the death of another, and the parameter goes when the queue has come, or when the node that it is to go to is
-lost. So a queue without mirrors moves with its order and its numbers, and nothing that is acknowledged meanwhile is in
-vain: see `bequest`.
+A queue that is *on its way* to another node (a parameter says so: `placement.moving_to`) gets an additional copy there,
+is handed over when that is in sync, and then has the copies again that its policy wants; without a policy, only the new
+master's. No process has to follow the move to its end: the queue's master takes the next step, also if it became master
+because another died, and the parameter is cleared when the queue has arrived, or when its destination is lost. So a
+queue without mirrors moves with its order and its numbers, and nothing that is acknowledged meanwhile is delivered
+again: see `broker.remote.handover`.
 
-When the master is alone in the ring of a queue that nobody wants mirrored, because it has come to where it was to go or
-because its policy is gone, the view ends: it is an ordinary queue again, which needs no majority to be used, and whose
-transient messages need no disk. That is one more committed step. Whatever wants mirrors a moment later begins anew,
-with a higher version. An exclusive queue is never mirrored: it goes
-with its connection anyway. Where copying is forbidden, nobody is added; that takes nobody away either.
+When the master is alone in the ring of a queue that no policy wants mirrored, because the queue has arrived at its
+destination or because its policy is gone, the view ends: it is an ordinary queue again, which needs no majority to be
+used, and whose transient messages need no disk. That is one more committed step. If a policy wants mirrors a moment
+later, the queue gets a new view, with a higher version. An exclusive queue is never mirrored: it is deleted with its
+connection anyway. Where copying is forbidden, no member is added; none is removed for that either.
 
-What holds for a queue, by its policy, its arguments and the configuration, is in `leveret.metadata.rules.ha_policy`.
+The rules of a queue, from its policy, its arguments and the configuration, are in `leveret.metadata.rules.ha_policy`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from leveret.metadata.store import Applied
     from leveret.protocol.tables import Table
 
-# In one turn, when all are to be looked at: so many steps for queues of this node, and as many looks at others.
+# Limits for one turn when all queues are checked: steps for queues of this node, and checks of any queue.
 STEPS_AT_ONCE: Final = 16
 LOOKS_AT_ONCE: Final = 1_024
 
@@ -69,27 +69,27 @@ class Place(NamedTuple):
     """A node of the cluster, as far as placement goes."""
 
     name: str
-    folder: str  # Names its data folder,
-    run: str  # and this its present run.
+    folder: str  # The id of its data folder.
+    run: str  # The id of its present run.
     running: bool
     labels: Mapping[str, str] = MappingProxyType({})
     away: bool = False  # Out of service: see `leveret.metadata.model.maintenance_mark`.
 
 
 class MemberChanges:
-    """What is to be done about the copies of this node's queues."""
+    """Changes which nodes have copies of the queues that this node leads, and chooses nodes for new queues."""
 
     def __init__(self, broker: Broker, places: Callable[[], list[Place]], defaults: Defaults | None = None) -> None:
         self.broker = broker
         self.places = places
         self.defaults = defaults or Defaults()
         self.book = PolicyBook(broker.metadata)
-        self.due: dict[int, None] = {}  # Queues to look at,
-        self.looking: list[int] = []  # and those that were due with the last tick; the next one last.
-        self.unfinished: dict[int, None] = {}  # To look at again: at their next view, or when a second is over.
-        self.ending: dict[int, None] = {}  # Queues whose move, or ring, is over, which is not agreed on yet.
+        self.due: dict[int, None] = {}  # Queues to check with the next tick.
+        self.looking: list[int] = []  # Queues being checked, which were due with the last tick; the next one last.
+        self.unfinished: dict[int, None] = {}  # Queues to check again: at their next view, or after a second.
+        self.ending: dict[int, None] = {}  # Queues for which the end of their move, or of their view, is proposed.
         self.drawn = 0
-        self._seen: frozenset[tuple[str, bool]] = frozenset()  # Which nodes there are, and which of them run.
+        self._seen: frozenset[tuple[str, bool]] = frozenset()  # The cluster's nodes, and whether each runs.
 
     def rules(self, vhost: str, name: str, arguments: Table) -> Rules:
         forbidden = self.broker.metadata.global_parameters.get(FORBID) is True
@@ -100,23 +100,23 @@ class MemberChanges:
         found = self.rules(spec.vhost, spec.name, spec.arguments)
         metadata = self.broker.metadata
         if moving_to(metadata, spec) is not None:
-            # Else it would never get there; and somebody has said that it is to be copied.
+            # Otherwise the move might never end; and an operator has asked for this copy.
             return replace(found, automatic=True, forbidden=False, strategy="incremental", window=ALWAYS)
         if "ha-mode" not in found.placement and extra_members(metadata, spec.vhost, spec.name):
-            return replace(found, automatic=True)  # Whoever adds a mirror by hand wants it filled.
+            return replace(found, automatic=True)  # An operator who adds a mirror wants it synchronised.
         return found
 
     def is_plain(self, spec: QueueSpec) -> bool:
-        """Whether a queue has no mirrors and nobody wants it to. It may have had some, and be a ring of one still."""
+        """Returns whether a queue has no mirrors and no policy wants any. It may still be a ring of one member."""
         is_alone = spec.view is None or spec.view.ring == (spec.node,)
         return is_alone and "ha-mode" not in self.rules(spec.vhost, spec.name, spec.arguments).placement
 
     def look_at_all(self) -> None:
-        """A policy, or who is there, has changed."""
+        """Check all queues: a policy, or which nodes run, has changed."""
         self.due.update(dict.fromkeys(self.broker.queues_by_id))
 
     def on_parameter(self, event: e.ParameterChanged | e.GlobalParameterChanged) -> None:
-        """Of most of them nothing follows for copies."""
+        """A parameter has changed; only a few of them concern copies."""
         ha_rules = self.broker.mirrors.ha_rules
         if isinstance(event, e.GlobalParameterChanged):
             if event.name == FORBID or event.name.startswith((LABELS, MAINTENANCE)):
@@ -133,7 +133,7 @@ class MemberChanges:
     # -- New queues ----------------------------------------------------------------------------------------------
 
     def home(self, vhost: str, name: str, arguments: Table, masters: dict[str, int] | None = None) -> str:
-        """At which node a new queue should be. Who makes many at a time gives along how many queues each node has."""
+        """Returns the node for a new queue. Who makes many at a time passes how many masters each node has."""
         wanted = self.rules(vhost, name, arguments)
         here = self.broker.node_name
         is_away = state_of(self.broker.metadata, here) is not None
@@ -158,7 +158,7 @@ class MemberChanges:
         return locate(locator, here, running, masters, draw)
 
     def first_view(self, vhost: str, name: str, durable: bool, arguments: Table, master: str) -> View | None:
-        """With whom a new queue begins; None: without mirrors. All members begin with nothing, and so in sync."""
+        """Returns the first view of a new queue; None: no mirrors. All members begin empty, and so in sync."""
         places = {place.name: place for place in self.places()}
         running = [place.name for place in places.values() if place.running]
         wanted = self.rules(vhost, name, arguments)
@@ -175,7 +175,7 @@ class MemberChanges:
     # -- Queues that are there -----------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Now and then: which nodes there are may have changed, and what was proposed may have come to nothing."""
+        """Called now and then: the nodes that run may have changed, and a proposed view may not have been accepted."""
         self.due.update(self.unfinished)
         self.unfinished.clear()
         seen = frozenset((place.name, place.running) for place in self.places())
@@ -184,7 +184,7 @@ class MemberChanges:
             self.look_at_all()
 
     def tick(self) -> None:
-        """Take the next step wherever one is due; if that is at very many, `go_on` with it."""
+        """Take the next step for queues that are due; if these are very many, `go_on` does the rest."""
         if not self.looking:
             self.looking = list(self.due)
             self.looking.reverse()
@@ -194,14 +194,14 @@ class MemberChanges:
 
     @property
     def has_work(self) -> bool:
-        """Whether there is something for `go_on` in this turn. Where copies belong can wait until all of them know who
-        is lost: to look at one means to tell it, and those that are used have to be told first. While clients publish,
-        it is gone on with in ticks only."""
+        """Returns whether there is something for `go_on` in this turn. Placement can wait until all copies were told
+        which node is lost: to check one means to tell it, and those in use have to be told first. While clients
+        publish, only ticks go on with it."""
         mirrors = self.broker.mirrors
         return bool(self.looking) and not mirrors.broadcast and not mirrors.is_serving
 
     def go_on(self) -> None:
-        """As far as a turn goes."""
+        """Check the next queues, as many as fit into a turn."""
         places = {place.name: place for place in self.places()}
         steps, enough = 0, self.book.spent + SPENT_MAX
         for _ in range(min(LOOKS_AT_ONCE, len(self.looking))):
@@ -216,7 +216,7 @@ class MemberChanges:
                 break
 
     def _step(self, queue: Queue, places: dict[str, Place]) -> bool:
-        """True: the queue is as it should be, as far as can be."""
+        """Take one step for a queue. True: nothing is left to do that could be done."""
         spec = queue.spec
         running = [place.name for place in places.values() if place.running]
         ring = (spec.node,) if spec.view is None else spec.view.ring
@@ -232,7 +232,7 @@ class MemberChanges:
         if goal is not None and goal not in (wanted or (spec.node,)):
             wanted = (*(wanted or (spec.node,)), goal)
         if queue.departure is not None:
-            return False  # It is moving; where it goes, it is looked at again.
+            return False  # It is moving; its next node checks it again.
         if queue.mirror is None:
             if wanted is None or wanted == (spec.node,):
                 return True
@@ -249,7 +249,7 @@ class MemberChanges:
         return is_done
 
     def _goal(self, spec: QueueSpec, running: list[str]) -> str | None:
-        """To which node the queue is on its way. If it is there, or cannot get there, that is over."""
+        """Returns the node to which the queue is on its way. Ends the move if it is there, or cannot get there."""
         goal = moving_to(self.broker.metadata, spec)
         if goal is None or (goal != spec.node and goal in running):
             return goal
@@ -257,7 +257,7 @@ class MemberChanges:
         return None
 
     def _conclude(self, spec: QueueSpec, command: c.Command) -> None:
-        """One thing at a time: what follows is looked at when this is agreed on."""
+        """Propose a command, one at a time for each queue: the next step follows when this is agreed on."""
         if spec.id in self.ending:
             return
 
@@ -268,7 +268,7 @@ class MemberChanges:
         self.broker.propose(command, then)
 
     def _begin(self, queue: Queue, here: Place) -> None:
-        """The queue is mirrored from now on, at first by itself alone, and in another epoch than before."""
+        """Give the queue its first view, with the master as the only member, and with a new epoch."""
         spec = queue.spec
         version = spec.last_version + 1
         disk = disk_id(here.folder, here.run, spec.durable, joined=version)
@@ -295,13 +295,13 @@ class MemberChanges:
         if not surplus:
             return True
         lacking = [name for name in wanted if name in running and name not in in_sync]
-        heirs = [name for name in in_sync if name in wanted and name in running]
+        candidates = [name for name in in_sync if name in wanted and name in running]
         if member.me in surplus:
-            if heirs:
-                self.broker.mirrors.hand_over(mirror, heirs[0])
+            if candidates:
+                self.broker.mirrors.hand_over(mirror, candidates[0])
             return False
         # While a wanted member is down, a copy that is not wanted may be the only one besides the master's.
-        if len(heirs) >= min(2, len(wanted)) and (not lacking or len(heirs) > 1):
+        if len(candidates) >= min(2, len(wanted)) and (not lacking or len(candidates) > 1):
             member.change_ring(tuple(name for name in view.ring if name in wanted))
             self.broker.mirrors.touch(mirror)
         return False

@@ -1,13 +1,13 @@
-"""How the mirrored queues of this node are: figures for people, for programs, and for whoever graphs them.
+"""Figures about the mirrored queues of this node, for the CLI, the HTTP API and the metrics.
 
-Everything here looks and changes nothing. What a figure rests on:
+Everything here reads and changes nothing. Where the figures come from:
 
-- Who is a member and who is in sync is in the view, which every node knows.
+- Which nodes are members, and which of them are in sync, is in the view, which every node knows.
 - How far the others are behind is known to the master alone, from what each of them says it has on disk (`lags`).
-- What a copy holds, and how much of a filling is done, is known only where the copy is (`own_copy`).
+- What a copy holds, and how far a sync has got, is known only where the copy is (`own_copy`).
 
-A member that is away says nothing, so nothing is said of its lag: 0 would look like a promise. One that is being filled
-names the messages it has not dealt with; how old and how large those are, only the disk knows.
+A member that is away reports nothing, so its lag is not known: 0 would look like a promise. One that is being
+synchronised names the messages it has not dealt with; their age and size are known only to the disk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from leveret.broker.mirrors.copy_store import MirrorStore
     from leveret.broker.mirrors.manager import Mirror
 
-QUEUE_PID: Final = 2  # What stands for a queue in the ids that look like RabbitMQ's pids.
+QUEUE_PID: Final = 2  # The number that all queues have in the ids that look like RabbitMQ's pids.
 
 RUNNING: Final = "running"
 SYNCING: Final = "syncing"
@@ -32,12 +32,12 @@ DOWN: Final = "down"
 
 
 def copy_pid(node: str, number: int) -> str:
-    """What stands for a node's copy of the queue with this id where RabbitMQ shows a process."""
+    """Returns the id shown for a node's copy of the queue with this id where RabbitMQ shows a process."""
     return f"<{node}.{QUEUE_PID}.{number}.0>"
 
 
 class Lag(NamedTuple):
-    """How far one mirror is behind the end of its master's log. None: not known."""
+    """The distance of one mirror from the end of its master's log. None: not known."""
 
     node: str
     running: bool
@@ -45,27 +45,27 @@ class Lag(NamedTuple):
     complete: bool
     messages: int | None
     bytes: int | None
-    seconds: float | None  # Since its master took the oldest block that this one has not on disk.
+    seconds: float | None  # Since its master took the oldest block that the mirror does not have on disk.
 
 
 class Copy(NamedTuple):
-    """What one node has of a queue."""
+    """The state of one node's copy of a queue."""
 
     leads: bool
     in_sync: bool
     complete: bool
-    filling: bool  # It fetches what it lacks, as far as somebody can give it.
+    filling: bool  # It fetches the messages it lacks, as far as another member has them.
     epoch: int
-    end: int  # Its last block.
-    messages: int  # That it holds.
-    filled: int  # Message numbers dealt with,
-    to_fill: int  # and to deal with.
+    end: int  # The number of its last block.
+    messages: int  # The number of messages it holds.
+    filled: int  # Message numbers that its sync has dealt with.
+    to_fill: int  # Message numbers that its sync has to deal with in all.
 
 
 def lags(mirror: Mirror, store: MirrorStore | None, now_ms: int) -> list[Lag]:
-    """Of each other member of the ring; empty where this node does not lead the queue. Of one that is being filled
-    only messages are counted: those it lacks that live at the master; or nothing
-    is said of it, without a store."""
+    """Returns the lag of each other member of the ring; empty where this node does not lead the queue. For a member
+    that is being synchronised only messages are counted: those it lacks that live at the master; without a store, its
+    lag is not known."""
     member = mirror.member
     master, tail = member.master, member.tail
     if master is None:
@@ -109,7 +109,7 @@ def own_copy(mirror: Mirror, store: MirrorStore) -> Copy:
 
 
 def _held(mirror: Mirror, store: MirrorStore) -> int:
-    """Messages that are stored, and those of the last blocks, which a mirror may not know to be confirmed yet."""
+    """Returns how many messages a copy has: those stored, and those of blocks not known to be confirmed yet."""
     live, tail = store.stored(mirror.spec.id).live, mirror.member.tail
     fresh, settled = RangeSet(), RangeSet()
     for block in tail.upto(mirror.member.confirmed + 1, tail.end):
@@ -126,7 +126,7 @@ def _held(mirror: Mirror, store: MirrorStore) -> int:
 
 
 def lacking(mirror: Mirror) -> list[str]:
-    """Members that run and are not in sync, as their master sees it."""
+    """Returns the members that run and are not in sync, as their master sees it."""
     view = mirror.member.view
     if view is None:
         return []
@@ -134,26 +134,26 @@ def lacking(mirror: Mirror) -> list[str]:
 
 
 def synchronised(mirror: Mirror) -> list[str]:
-    """The other members that run and hold all that is confirmed."""
+    """Returns the other members that run and hold all that is confirmed."""
     view = mirror.member.view
     return [] if view is None else [name for name, _ in view.in_sync if name in mirror.member.links]
 
 
 def is_syncing(mirror: Mirror) -> bool:
-    """Whether the mirrors that lack messages are being given them. For the master."""
+    """Returns, at the master, whether mirrors that lack messages are being synchronised."""
     wanted = mirror.member.options.filling if mirror.ordered is None else mirror.ordered
     return wanted and bool(lacking(mirror))
 
 
 def state(mirror: Mirror) -> str:
-    """RabbitMQ's word for how the queue is, at its master."""
+    """Returns RabbitMQ's word for the state of the queue, at its master."""
     if not mirror.member.majority:
         return MINORITY
     return SYNCING if is_syncing(mirror) else RUNNING
 
 
 class Counts:
-    """What has happened to the mirrored queues of this node since it started."""
+    """Counters of events of this node's mirrored queues since it started."""
 
     __slots__ = ("forced_promotions", "promotions", "view_changes")
 
@@ -162,14 +162,14 @@ class Counts:
 
 
 def down(broker: Broker) -> int:
-    """How many mirrored queues have no master that this node could reach."""
+    """Returns how many mirrored queues have no master that this node could reach."""
     others = [queue for queue in broker.queues_by_id.values() if not queue.is_local and queue.spec.view is not None]
     return sum(queue.edge is None for queue in others)
 
 
 def mirrored(broker: Broker) -> Iterator[Mirror]:
-    """This node's copies of queues that should have mirrors. One that was moved, or had a policy, is a ring of one
-    for a moment, and nobody's concern."""
+    """Returns this node's copies of queues that should have mirrors. A queue that was moved, or had a policy, is a ring
+    of one for a moment, and is left out."""
     member_changes = broker.member_changes
     return (one for one in broker.mirrors if member_changes is None or not member_changes.is_plain(one.spec))
 
@@ -177,7 +177,7 @@ def mirrored(broker: Broker) -> Iterator[Mirror]:
 def figures(
     mirrors: Iterable[Mirror], store: MirrorStore | None, counts: Counts, now_ms: int
 ) -> dict[str, int | float]:
-    """All copies of a node added up. The lags are the worst of any mirror that runs."""
+    """Returns totals over all copies of a node. The lags are the worst of any mirror that runs."""
     led = copies = unsynchronised = alone = syncing = in_sync = 0
     messages, size, late_s = 0, 0, 0.0
     for mirror in mirrors:

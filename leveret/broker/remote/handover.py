@@ -51,26 +51,26 @@ Piece = tuple[Batch, int, int]
 class FormerQueue(RemoteQueue):
     """A queue that this node led, to those who still have messages of it in hand."""
 
-    __slots__ = ("heir", "heritage")
+    __slots__ = ("new_master", "heritage")
 
-    def __init__(self, queue: Queue, heir: ClientEnd) -> None:
-        super().__init__(queue.spec, heir.broker)
-        self.heir = heir
+    def __init__(self, queue: Queue, new_master: ClientEnd) -> None:
+        super().__init__(queue.spec, new_master.broker)
+        self.new_master = new_master
         self.heritage = (queue.epoch, queue.number)
 
     def _settle(self, verdict: int, batch: Batch, lo: int, hi: int) -> None:
-        self.broker.bequeathed -= hi - lo
-        if self.heir.is_up:  # Else the heir has long taken it back.
-            self.heir.pass_on(self, [(verdict, batch.first + lo, batch.first + hi - 1)])
+        self.broker.still_out -= hi - lo
+        if self.new_master.is_up:  # Else the new_master has long taken it back.
+            self.new_master.pass_on(self, [(verdict, batch.first + lo, batch.first + hi - 1)])
 
 
-def bequeath(queue: Queue, successor: AnyQueue) -> bool:
+def pass_on_unacked(queue: Queue, successor: AnyQueue) -> bool:
     """Let the new master know what is out, and what was settled too late for a block. False: it cannot be told."""
     broker: Broker = queue.host  # type: ignore[assignment]  # Queues that have mirrors have a broker for a host.
-    heir = None if successor.is_local else successor.edge
-    if heir is None:
+    new_master = None if successor.is_local else successor.edge
+    if new_master is None:
         return False
-    former = FormerQueue(queue, heir)
+    former = FormerQueue(queue, new_master)
     through = (queue.next_seq if queue.open is None else queue.open.first) - 1  # What is in blocks.
     unseen = [] if queue.gate is None else queue.gate.spare()
     out: list[tuple[int, int]] = []
@@ -81,10 +81,10 @@ def bequeath(queue: Queue, successor: AnyQueue) -> bool:
                 out.append((one.batch.first + one.lo, one.batch.first + one.hi - 1))
                 for first, last in _unmarked(one.batch, one.lo, one.hi):
                     fresh.add(first, last)
-                broker.bequeathed += one.count
-                one.queue, one.batch = former, Batch(one.batch.first)  # Contents are the heir's business.
+                broker.still_out += one.count
+                one.queue, one.batch = former, Batch(one.batch.first)  # Contents are the new_master's business.
                 if is_of_others:
-                    one.consumer = None  # Its own node has another one for it, at the heir.
+                    one.consumer = None  # Its own node has another one for it, at the new_master.
     settled = [(first, min(last, through)) for first, last in merged(queue.settled) if first <= through]
     out = [(first, min(last, through)) for first, last in merged(out + settled) if first <= through]
     verdicts = [(w.UNSEEN, *pair) for pair in unseen]
@@ -95,7 +95,7 @@ def bequeath(queue: Queue, successor: AnyQueue) -> bool:
             verdicts.append((w.FIRST_OUT, *pair))
         verdicts += [(w.OUT, *pair) for pair in again]
     if verdicts:
-        heir.pass_on(former, verdicts + [(w.ACKED, *pair) for pair in settled])
+        new_master.pass_on(former, verdicts + [(w.ACKED, *pair) for pair in settled])
     return True
 
 

@@ -37,7 +37,7 @@ from leveret.broker.queue.leases import Leases
 from leveret.broker.queue.state import Access
 from leveret.broker.remote import peer_frames as w
 from leveret.broker.remote.client_end import ClientEnd, RemoteBatch
-from leveret.broker.remote.handover import bequeath
+from leveret.broker.remote.handover import pass_on_unacked
 from leveret.broker.remote.owner_end import RemoteConsumer
 from leveret.broker.remote.remote_queue import RemoteQueue, resubscribe
 from leveret.metadata.model import commands as c
@@ -268,7 +268,7 @@ def demote(queue: Queue, successor: AnyQueue) -> None:
     """A mirrored queue is led by another node from now on, or by this one in another epoch: what was thought of it
     until now is void, and clients go on with what it is now, unless they asked to be told."""
     broker: Broker = queue.host  # type: ignore[assignment]
-    if is_stream(queue.spec.arguments) or not bequeath(queue, successor):
+    if is_stream(queue.spec.arguments) or not pass_on_unacked(queue, successor):
         take_back(broker, queue)
     consumers = queue.take_consumers()
     for pending in queue.awaiting:

@@ -412,7 +412,7 @@ class OwnerEnd:
 
     def _on_apart(self, number: int, queue: AnyQueue, rest: bytes) -> None:
         detachment, queue_id = self.broker.detachment, queue.spec.id
-        said = detachment.read(rest)
+        record = detachment.read(rest)
 
         def then(done: bool) -> None:
             if queue_id in self.apart and not self.apart[queue_id].count:
@@ -425,7 +425,7 @@ class OwnerEnd:
             then(False)
         elif not queue.later(lambda found: self._on_apart(number, found, rest) if self.is_up else None):
             if queue.is_local:
-                detachment.heed(queue, self.apart.setdefault(queue_id, Unacked()), said, then)
+                detachment.settle_record(queue, self.apart.setdefault(queue_id, Unacked()), record, then)
             else:
                 then(False)
 

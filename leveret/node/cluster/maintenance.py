@@ -195,11 +195,11 @@ class Maintenance:
         meanwhile must not be delivered again."""
         node = self.node
         broker, deadline = node.broker, node.loop.time() + seconds
-        quiet, out = 0, broker.bequeathed
+        quiet, out = 0, broker.still_out
         while node.fatal is None and quiet < steps and node.loop.time() < deadline:
             busy = broker.mirrors.proposed or any(home.confirms.open for home in broker.homes.values())
-            quiet = 0 if busy or broker.bequeathed != out else quiet + 1
-            out = broker.bequeathed
+            quiet = 0 if busy or broker.still_out != out else quiet + 1
+            out = broker.still_out
             node.turn()
             await asyncio.sleep(LEAVE_STEP_S)
 

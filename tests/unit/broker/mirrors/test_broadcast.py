@@ -108,7 +108,7 @@ def test_nothing_is_kept_where_there_are_no_copies() -> None:
 
 
 def test_tidings_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcast, "TIDINGS_MAX", 3)
+    monkeypatch.setattr(broadcast, "EVENTS_MAX", 3)
     monkeypatch.setattr(broadcast, "TOLD_AT_ONCE", 1)
     copies = Copies(5)
     for word in "abcd":

@@ -85,7 +85,7 @@ def test_no_mirror_is_in_sync_before_all_are_stored(rings: Rings) -> None:
         assert in_sync(rings) == {ONE} and list(stored.spilled) == spilled and len(rings.reads) == 1
         assert not rings.stores[TWO].stored(number(rings)).live
         read_one(rings)
-    assert not rings.reads and copy(rings) not in rings.servers[ONE].world.broker.mirrors.adopting
+    assert not rings.reads and copy(rings) not in rings.servers[ONE].world.broker.mirrors.storing_spilled
     rings.tick()
     assert in_sync(rings) == set(NAMES)
     rings.kill(ONE)
@@ -132,7 +132,7 @@ def test_the_queue_is_deleted_meanwhile(rings: Rings) -> None:
     rings._propose(c.DeleteQueue("/", "q"))
     rings.run()
     read_one(rings)
-    assert not rings.reads and not rings.servers[ONE].world.broker.mirrors.adopting
+    assert not rings.reads and not rings.servers[ONE].world.broker.mirrors.storing_spilled
 
 
 def test_another_leads_meanwhile_by_force(rings: Rings) -> None:
@@ -145,7 +145,7 @@ def test_another_leads_meanwhile_by_force(rings: Rings) -> None:
     rings.run()
     assert mirrors.force(copy(rings, TWO))
     rings.run()
-    assert copy(rings).member.master is None and not rings.servers[ONE].world.broker.mirrors.adopting
+    assert copy(rings).member.master is None and not rings.servers[ONE].world.broker.mirrors.storing_spilled
     assert not stored.spilled or rings.stores[ONE].stored(number(rings)) is not stored
     read_one(rings)
     assert not rings.reads

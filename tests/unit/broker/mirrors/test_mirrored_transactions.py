@@ -18,7 +18,7 @@ def rings() -> Any:
     yield rings
     rings.mend()
     rings.finish()
-    assert all(member.broker.bequeathed == 0 for member in rings.members.values())
+    assert all(member.broker.still_out == 0 for member in rings.members.values())
 
 
 def transacting(rings: Rings, at: str) -> Client:

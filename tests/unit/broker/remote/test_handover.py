@@ -27,7 +27,7 @@ def rings() -> Any:
     yield rings
     rings.mend()
     rings.finish()
-    assert all(member.broker.bequeathed == 0 for member in rings.members.values())
+    assert all(member.broker.still_out == 0 for member in rings.members.values())
     assert not any(home.inherited for member in rings.members.values() for home in member.broker.homes.values())
 
 
