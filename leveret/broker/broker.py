@@ -143,7 +143,7 @@ class Broker:
         self.writers: dict[Connection, None] = {}
         self.tapped: dict[Firehose, None] = {}
         self.linked: dict[ClientEnd | OwnerEnd | ConnectionLimits, None] = {}  # Those with something to send.
-        self.still_out = 0  # Messages that are out with clients, of queues that others lead now.
+        self.still_out = 0  # Unacknowledged messages that this node delivered from queues which others lead now.
         self.withheld: dict[OwnerEnd, None] = {}  # Links whose publishers have to wait.
         self.edges: dict[str, ClientEnd] = {}  # By the name of the node at the other end, while the link is up.
         self.homes: dict[str, OwnerEnd] = {}

@@ -1,6 +1,6 @@
-"""This node's end of a session with the node that is home to other queues: what it has sent there and waits for.
+"""The client's end of a session between two nodes: this node's clients use queues of the node at the other end.
 
-The conversation is told in `remote`.
+`remote_queue` describes the protocol.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 FEED_BYTES_MAX: Final = 256 << 10
 FIRST_CREDIT: Final = 2 << 20
 ASK_TICKS_MAX: Final = 15
-# For a node that leads a mirrored queue no longer to say that all it was sent has been passed on. A disk that stalls
-# keeps it from learning that another one leads, and publishers wait for it, though the queue is served.
+# How long a former master of a mirrored queue has to say that all it was sent has been passed on. A stalled disk keeps
+# it from learning that another node leads, and publishers wait for it, although the queue is served.
 LEFT_TICKS_MAX: Final = 5
-COUNT_MAX: Final = (1 << 32) - 1  # That AMQP can tell.
+COUNT_MAX: Final = (1 << 32) - 1  # The largest count that AMQP can express.
 REPLY_CODES: Final = frozenset(ReplyCode)
-FLUSH_BYTES: Final = 8 << 20  # Of publishes in one frame; a link's frame has at most twice that.
+FLUSH_BYTES: Final = 8 << 20  # Publishes in one frame; a link's frame has at most twice that.
 
 
 class RemoteBatch(Batch):
@@ -63,22 +63,22 @@ class Subscription:
     __slots__ = ("consumer", "ends", "feed", "number", "queue", "stuck_ticks", "taken_bytes", "then")
 
     def __init__(self, number: int, queue: RemoteQueue, consumer: Subscriber) -> None:
-        self.then: Callable[[Refusal | None], None] | None = None  # Who waits for it to begin.
+        self.then: Callable[[Refusal | None], None] | None = None  # Called when it has begun, or is refused.
         self.ends = False  # The client has cancelled it.
         self.number = number
         self.queue = queue
         self.consumer = consumer
-        self.feed: deque[Span] = deque()  # Come, and not yet handed to the consumer.
+        self.feed: deque[Span] = deque()  # Messages received, and not yet delivered to the consumer.
         self.taken_bytes = 0
         self.stuck_ticks = 0
 
     @property
     def is_cancelled_by_failover(self) -> bool:
-        """One that had not begun begins at the next master."""
+        """Returns whether a change of master cancels it. One that had not begun begins at the next master."""
         return self.consumer.cancels_on_failover and self.then is None and not self.ends
 
     def on_queue_deleted(self) -> None:
-        """Tell the client, unless it has ended it itself. One that never began is refused."""
+        """Tell the client, unless it has cancelled the consumer itself. A consumer that never began is refused."""
         then, self.then = self.then, None
         if then is not None:
             then(not_found("queue", self.queue.spec.name, self.queue.spec.vhost))
@@ -96,12 +96,12 @@ class Bundle:
         self.contents: list[bytes] = []
         self.keys: list[bytes] = []
         self.size = 0
-        self.parts: list[tuple[Pending | None, int]] = []  # As they came: who waits, and for how many.
-        self.senders: list[tuple[Pending | None, str, int]] = []  # For the journal: whose, and how many.
+        self.parts: list[tuple[Pending | None, int]] = []  # As they came: the waiting publish, and how many messages.
+        self.senders: list[tuple[Pending | None, str, int]] = []  # For the journal: publisher, number of messages.
 
 
 class Produced(NamedTuple):
-    """Publishes of a producer that go to one queue. They stay as they came: their numbers are in a row."""
+    """Publishes of a producer that go to one queue. They are not merged: their numbers are in a row."""
 
     queue: RemoteQueue
     origin: Origin
@@ -121,11 +121,11 @@ class Ask(NamedTuple):
     again: Callable[[AnyQueue], None] | None
 
     def fail(self) -> None:
-        """The link was lost. The next master of a mirrored queue may answer."""
+        """The link was lost: refuse the question, or let the next master of a mirrored queue answer it."""
         queue = self.queue
         if not queue.is_local and queue.spec.view is not None and not queue.is_hopeless:
             if self.what == w.SUBSCRIBE:
-                return  # Its consumer is an orphan.
+                return  # The consumer subscribes at the next master: see `RemoteQueue.orphans`.
             if self.again is not None:
                 queue.suspend()
                 queue.put_off(self.again)
@@ -134,7 +134,7 @@ class Ask(NamedTuple):
 
 
 def _refusal(ask: Ask, code: int, text: bytes) -> Refusal:
-    """Why a question is not answered. The home of a queue that was deleted does not know its name any more."""
+    """Returns why a question was refused. The node of a deleted queue does not know its name any more."""
     if code == ReplyCode.NOT_FOUND and not text:
         return not_found("queue", ask.spec.name, ask.spec.vhost)
     if code not in REPLY_CODES and not (code == w.MOVED and ask.what in (w.SUBSCRIBE, w.GET)):
@@ -143,7 +143,7 @@ def _refusal(ask: Ask, code: int, text: bytes) -> Refusal:
 
 
 class ClientEnd:
-    """This node's end of a session with the home of other queues: what it has sent there and waits for."""
+    """This node's end of a session with the node of other queues: what it has sent there and waits for."""
 
     def __init__(self, broker: Broker, peer: str) -> None:
         self.broker = broker
@@ -160,12 +160,12 @@ class ClientEnd:
         self.credit = FIRST_CREDIT
         self.last_ask = 0
         self.asks: dict[int, Ask] = {}
-        self.oldest_ask = self.ask_ticks = 0  # For how long the same question has been the oldest.
+        self.oldest_ask = self.ask_ticks = 0  # Ticks for which the same question was the oldest.
         self.last_subscription = 0
         self.subscriptions: dict[int, Subscription] = {}
         self.taken: dict[Subscription, None] = {}
 
-    # -- To the home ---------------------------------------------------------------------------------------------
+    # -- To the queue's node -------------------------------------------------------------------------------------
 
     def is_crowded(self) -> bool:
         return self.sent_bytes + self.bundled_bytes > self.credit or not self.broker.shell.is_writable(self.peer)
@@ -180,7 +180,7 @@ class ClientEnd:
         pending: Pending | None,
     ) -> None:
         bundle = self.bundles.get(queue)
-        # What may refuse a message gets each by itself, for a bundle has one fate: see `Route.is_plain`.
+        # A queue that may reject publishes gets single ones: a bundle is refused as a whole: see `Route.is_plain`.
         if bundle is None or bundle.kind != kind or self.bundled_bytes > FLUSH_BYTES or queue.rules.rejects:
             if bundle is not None or self.bundled_bytes > FLUSH_BYTES:
                 self.flush_publishes()
@@ -206,7 +206,7 @@ class ClientEnd:
         size: int,
         pending: Pending,
     ) -> None:
-        """Of a producer, which gets along without those of others in its bundle."""
+        """Publishes of a producer, which are not bundled with others."""
         if self.bundled_bytes > FLUSH_BYTES:
             self.flush_publishes()
         self.produced.append(Produced(queue, origin, contents, keys, kind, pending))
@@ -215,8 +215,8 @@ class ClientEnd:
         self.broker.linked[self] = None
 
     def flush_publishes(self) -> None:
-        """Send all publishes that gathered. Of one connection, they are all in bundles, or all produced. What is sent
-        again is among the latter, and comes before what was published later."""
+        """Send all publishes that have gathered. Those of one connection are all in bundles, or all in `produced`.
+        Publishes that are sent again are in `produced`, and so come before what was published later."""
         if self.produced:
             self._flush_produced()
         if self.bundles:
@@ -238,7 +238,7 @@ class ClientEnd:
         self.broker.shell.send(self.peer, frame_types.PRODUCE, parts)
 
     def _flush_bundles(self) -> None:
-        """Those that somebody waits for have numbers: see `outbox`."""
+        """Send all bundles. Those for which a client waits for confirms get numbers: see `outbox`."""
         bundles, self.bundles = self.bundles, {}
         plain, numbered = [w.U64.pack(self.broker.metadata.index)], []
         for queue, bundle in bundles.items():
@@ -275,8 +275,8 @@ class ClientEnd:
     def stage(
         self, queue: int, batch: Batch, lo: int, hi: int, pending: Pending, counts: list[tuple[int, int]]
     ) -> None:
-        """Messages of a queue of this node that moves to the other one: when they came, as far as somebody cares, and
-        how often some of them were given back."""
+        """Send messages of a queue that moves from this node to the other one, with the times at which they came, where
+        these are known, and how often some of them were requeued."""
         self.flush_publishes()
         self.last_token += 1
         self.pendings[self.last_token] = [pending]
@@ -295,12 +295,12 @@ class ClientEnd:
         self.broker.linked[self] = None
 
     def pass_on(self, queue: FormerQueue, verdicts: list[tuple[int, int, int]]) -> None:
-        """What becomes of messages that were given out here before their queue was led there: see `bequest`."""
+        """Send verdicts on messages that this node delivered before the other one led their queue: see `handover`."""
         self.passed.setdefault(queue, []).extend(verdicts)
         self.broker.linked[self] = None
 
     def send_now(self, kind: int, parts: list[bytes]) -> None:
-        """After all that gathered before."""
+        """Send a frame, after all that has gathered in this turn."""
         self.flush()
         self.broker.shell.send(self.peer, kind, parts)
 
@@ -318,9 +318,9 @@ class ClientEnd:
         self.send_now(frame_types.ASK, [head, arguments])
 
     def flush(self) -> None:
-        """Send what gathered in this turn."""
+        """Send what has gathered in this turn."""
         if not self.is_up:
-            return  # By now there may be another session, which has nothing to do with this one.
+            return  # There may be another session by now, which has nothing to do with this one.
         self.flush_publishes()
         if self.passed:
             self._flush_passed()
@@ -352,7 +352,7 @@ class ClientEnd:
         self.taken.pop(subscription, None)
 
     def hand_over(self, subscription: Subscription, even_without_room: bool = False) -> None:
-        """Give the consumer what has come for it, as far as it has room."""
+        """Deliver to the consumer what has come for it, as far as it has room."""
         feed, consumer = subscription.feed, subscription.consumer
         while feed:
             span = feed[0]
@@ -368,15 +368,15 @@ class ClientEnd:
             subscription.stuck_ticks = 0
             subscription.taken_bytes += sum(map(len, span.batch.contents[lo:hi])) + MESSAGE_OVERHEAD * (hi - lo)
             consumer.deliver(span.batch, lo, hi)
-            if consumer.begins_at is not None:  # Of a stream: where it goes on if another node leads that.
+            if consumer.begins_at is not None:  # A stream: where it goes on at the next master.
                 consumer.begins_at = Start(OFFSET, offset_of(span.batch.contents[hi - 1]) + 1)
             if span.lo == span.hi:
-                span.batch.contents, span.batch.keys = [], []  # The home keeps what may come back.
+                span.batch.contents, span.batch.keys = [], []  # The queue's node keeps what may be requeued.
             self.taken[subscription] = None
             self.broker.linked[self] = None
 
     def give_back(self, subscription: Subscription) -> None:
-        """What the consumer was never shown."""
+        """Return messages that were never delivered to the consumer."""
         for span in subscription.feed:
             if not subscription.consumer.no_ack:
                 self.settle(w.RETURNED, span.first, span.last)
@@ -387,40 +387,40 @@ class ClientEnd:
         self.broker.linked[self] = None
 
     def end(self, subscription: Subscription) -> None:
-        """Nothing more comes. What needs no acknowledgement is gone from its queue: that the client gets even so."""
+        """End a subscription. Without acknowledgements, its messages have left the queue: these are still delivered."""
         if subscription.consumer.no_ack:
             self.hand_over(subscription, even_without_room=True)
         self.give_back(subscription)
         self.drop(subscription)
 
     def tick(self) -> None:
-        """Once a second: what waits for a client that has no room for it may suit another one."""
+        """Called once a second: messages that a client has no room for are returned, for others to have them."""
         oldest = next(iter(self.asks), 0)
         self.ask_ticks = self.ask_ticks + 1 if oldest and oldest == self.oldest_ask else 0
         self.oldest_ask = oldest
         is_left = oldest > 0 and self._is_left(self.asks[oldest].queue)
         if self.ask_ticks >= (self._left_ticks() if is_left else ASK_TICKS_MAX):
-            # It is there and does not answer: cut off from the cluster's leader, perhaps. To begin anew is all that
+            # The node has a link and does not answer: it may be cut off from the cluster's leader. Only a new session
             # leaves no doubt about what was done and what was not.
             self.broker.shell.cut(self.peer, f"a question was not answered for {self.ask_ticks} s")
         for subscription in self.subscriptions.values():
             if subscription.feed and not subscription.consumer.no_ack:
                 subscription.stuck_ticks += 1
                 if is_stream(subscription.queue.spec.arguments):
-                    continue  # Everybody gets all of it.
+                    continue  # Every consumer of a stream gets all messages.
                 if subscription.stuck_ticks > 1 and subscription.consumer.shares_prefetch():
                     subscription.stuck_ticks = 0
                     self.give_back(subscription)
 
     def _left_ticks(self) -> int:
-        """Publishers wait for the answer, and not longer than for any other."""
+        """Returns how many seconds a former master has to answer: publishers wait as long as for any answer."""
         return min(LEFT_TICKS_MAX, self.broker.outboxes.answer_ms // 1_000 + 1)
 
     @staticmethod
     def _is_left(queue: AnyQueue) -> bool:
         return not queue.is_local and queue.is_moving and queue.spec.view is not None
 
-    # -- From the home -------------------------------------------------------------------------------------------
+    # -- From the queue's node -----------------------------------------------------------------------------------
 
     def on_frame(self, kind: int, payload: bytes) -> None:
         """Raises `BadFrame`."""
@@ -442,7 +442,7 @@ class ClientEnd:
             subscription = self.subscriptions.get(number)
             count = len(messages.contents)
             if subscription is None:
-                # It ended meanwhile, and the client will never see these.
+                # It was cancelled meanwhile, and the client will never see these.
                 self.settle(w.RETURNED, first, first + count - 1)
                 continue
             subscription.feed.append(Span(RemoteBatch(self, first, messages), 0, count))
@@ -457,7 +457,7 @@ class ClientEnd:
         try:
             ask.then(_refusal(ask, code, rest) if code else rest)
         except (BadFrame, BadContent) as error:
-            self.asks[number] = ask  # The end of the session will be its answer.
+            self.asks[number] = ask  # It is answered by the end of the session.
             raise BadFrame(str(error)) from None
 
     def _on_cancelled(self, payload: bytes) -> None:
@@ -481,7 +481,7 @@ class ClientEnd:
         self.produced = []
         for pending in pendings:
             pending.refuse(DOUBTED)
-        self.broker.outboxes.again()  # Before what comes later.
+        self.broker.outboxes.again()  # Before later publishes are sent.
         asks, self.asks = self.asks, {}
         subscriptions, self.subscriptions = self.subscriptions, {}
         for subscription in subscriptions.values():
@@ -501,15 +501,15 @@ class ClientEnd:
 
 
 def _send_elsewhere(queue: RemoteQueue, bundle: Bundle) -> None:
-    """Publishes that were still to be sent when the link was lost: as if they came now. They wait for the next master,
-    or are kept here, or refused."""
+    """Enqueue publishes that were still to be sent when the link was lost, as if they came now. They wait for the next
+    master, or are kept in a spool, or refused."""
     at = 0
     for pending, count in bundle.parts:
         contents, keys = bundle.contents[at : at + count], bundle.keys[at : at + count]
         queue.enqueue(contents, keys, bundle.kind, sum(map(len, contents)) + MESSAGE_OVERHEAD * count, pending)
         at += count
         if pending is not None:
-            pending.on_safe()  # Done with waiting here; whoever has it now was counted before.
+            pending.on_safe()  # For the wait of this bundle; `enqueue` has added its own.
 
 
 _FROM_HOME: Final[dict[int, Callable[[ClientEnd, bytes], None]]] = {

@@ -36,7 +36,7 @@ _DELIVER: Final = b"\x00\x3c\x00\x3c"
 
 
 class BusyLink:
-    """What a publisher waits for whose answers a link does not take."""
+    """A link without room, for which a publisher of replies waits as for a queue."""
 
     is_local: Literal[False] = False
 
@@ -49,7 +49,7 @@ class BusyLink:
 
 
 class Inbox:
-    """The answers to one channel."""
+    """The replies to one channel."""
 
     def __init__(self, channel: Channel, tag: str, address: str) -> None:
         self.channel = channel
@@ -73,7 +73,7 @@ class Inbox:
             self.channel.broker.shell.note("channel", "warning", text + "and further ones are dropped")
 
     def on_room(self) -> None:
-        """The socket takes more."""
+        """The socket has room again."""
         connection, waiting = self.channel.connection, self.waiting
         while waiting and connection.output.has_room:
             key, content = waiting.popleft()
@@ -84,7 +84,7 @@ class Inbox:
             self.overflown = False
 
     def _send(self, key: bytes, content: bytes) -> None:
-        """The delivery tag is the next one, and stays that: there is nothing to acknowledge."""
+        """Send a reply. It shows the next delivery tag without using it up: there is nothing to acknowledge."""
         channel, connection = self.channel, self.channel.connection
         tag = self.tag.encode("utf-8", "surrogateescape")
         next_tag = (channel.session.delivery_tag + 1).to_bytes(8, "big")
@@ -94,7 +94,7 @@ class Inbox:
 
 
 class Replies:
-    """All inboxes of a node, and the way to those of others."""
+    """All inboxes of a node, and the links to those of other nodes."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -112,9 +112,9 @@ class Replies:
         inbox.channel.connection.forget_inbox(inbox)
 
     def answer(self, sender: Client | None, keys: Iterable[str], key: bytes, content: bytes) -> None:
-        """A message to the default exchange: deliver it wherever one of its keys is an address. `key`: its exchange and
-        its routing key, as deliveries show them. `sender`: who waits where a link is busy; if it is nobody (of a
-        dead letter), the answer is dropped there."""
+        """Deliver a message to the default exchange to each channel whose address is one of its keys. `key`: its
+        exchange and its routing key, as deliveries show them. `sender`: the client that waits where a link is busy;
+        without one (a dead-lettered message), the reply is dropped there."""
         for address in dict.fromkeys(keys):
             if not address.startswith(PREFIX):
                 continue
@@ -132,7 +132,7 @@ class Replies:
             inbox.deliver(key, content)
 
     def ask(self, address: str, then: Callable[[bool], None]) -> None:
-        """Whether somebody waits for answers there."""
+        """Ask whether a channel waits for replies at an address."""
         peer = _node_of(address)
         if address == ADDRESS or address in self.inboxes:
             then(True)
@@ -153,7 +153,7 @@ class Replies:
             key, content = payload[at + 2 : at + 2 + size], payload[at + 2 + size :]
             w.check_key(key, size)
             try:
-                split(content)  # It may have to wait, and whoever is to send it then cannot blame the link any more.
+                split(content)  # Checked now: it may have to wait, and the link could not be blamed later.
             except BadContent as error:
                 raise BadFrame(str(error)) from None
             self._deliver(address, key, content)

@@ -1,29 +1,30 @@
-"""What is out with clients when a mirrored queue gets another master in good order.
+"""Passes on acknowledgements of what a former master has delivered, when a mirrored queue is handed over in good order.
 
-The new master has every message, and knows of none who has it in hand. To give all of them out again would be right
-after a crash; after a planned hand-over it would be a nuisance, and an acknowledgement that is on its way at that
-moment would be in vain. So the former master goes on as a go-between for what it has delivered:
+The new master has every message, but does not know which are unacknowledged. To deliver all of them again would be
+right after a crash; after a planned hand-over it would be a nuisance, and an acknowledgement that is on its way at that
+moment would be lost. So the former master passes on what becomes of its deliveries:
 
     client ──ack──▶ former master ──PASSED: acknowledged──▶ new master     settles it
-                                    PASSED: out                            gives it to nobody else
-                    is gone                                                gives it out again, marked as redelivered
+                                    PASSED: out                            delivers it to no other client
+                    is gone                                                delivers it again, marked as redelivered
 
-**Order.** That something is out is said in the moment in which the former master learns that it is one, before anything
-else travels from it to the new one. No consumer and no question gets to the new master before its own node has asked a
-question by way of the former one (`RemoteQueue.on_moved`), so none of them can be given what is out.
+**Order.** The former master says which messages are unacknowledged in the moment in which it learns that it is master
+no longer, before anything else is sent from it to the new one. No consumer and no question gets to the new master
+before its own node has asked a question through the former one (`RemoteQueue.on_moved`), so none of them can be given
+an unacknowledged message.
 
-**Which messages.** Messages are spoken of by their numbers in the queue. Two masters mean the same ones if their logs
-are the same up to there: so the former master names the last block it made, by epoch and number, and the new one
-listens only if its own epoch began right behind that very block. After a loss, with blocks that nobody else has, it did
-not. Messages that were in no block yet are not spoken of at all; their publishers have no confirm.
+**Which messages.** Messages are named by their numbers in the queue. Two masters mean the same ones if their logs are
+the same up to there: so the former master names the last block it made, by epoch and number, and the new one accepts
+the verdicts only if its own epoch began right behind that very block. After a loss, with blocks that no other node has,
+it did not. Messages that were in no block yet are not named at all; their publishers have no confirm.
 
-**Marks.** Blocks claim more than was delivered (`claims`), and after a crash all that is claimed is marked as
-redelivered. After a hand-over the former master knows better: it says what nobody was given, and of what is out, what
-was given out for the first time. If that comes back unseen, because it was on its way to a client or waited at the
-client's node for room, it is new to whoever gets it.
+**Redelivered.** Blocks claim more than was delivered (`queue.delivery_claims`), and after a crash all that is claimed
+is marked as redelivered. After a hand-over the former master knows better: it says what was not delivered, and which of
+the unacknowledged messages were delivered for the first time. If one of these comes back unseen, because it was on its
+way to a client or waited at the client's node for room, it is not marked when it is delivered next.
 
 If the queue moves on, the second master in turn passes on what the first one says. If a link breaks or a node stops,
-what is out by way of it comes back, as when a client is lost.
+messages that are unacknowledged through it are requeued, as when a client is lost.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ Piece = tuple[Batch, int, int]
 
 
 class FormerQueue(RemoteQueue):
-    """A queue that this node led, to those who still have messages of it in hand."""
+    """Stands for a queue that this node led, in clients' unacknowledged messages that were delivered then."""
 
     __slots__ = ("new_master", "heritage")
 
@@ -60,18 +61,18 @@ class FormerQueue(RemoteQueue):
 
     def _settle(self, verdict: int, batch: Batch, lo: int, hi: int) -> None:
         self.broker.still_out -= hi - lo
-        if self.new_master.is_up:  # Else the new_master has long taken it back.
+        if self.new_master.is_up:  # Else the new master has requeued it already.
             self.new_master.pass_on(self, [(verdict, batch.first + lo, batch.first + hi - 1)])
 
 
 def pass_on_unacked(queue: Queue, successor: AnyQueue) -> bool:
-    """Let the new master know what is out, and what was settled too late for a block. False: it cannot be told."""
+    """Tell the new master what is unacknowledged, and what was settled too late for a block. False: no link to it."""
     broker: Broker = queue.host  # type: ignore[assignment]  # Queues that have mirrors have a broker for a host.
     new_master = None if successor.is_local else successor.edge
     if new_master is None:
         return False
     former = FormerQueue(queue, new_master)
-    through = (queue.next_seq if queue.open is None else queue.open.first) - 1  # What is in blocks.
+    through = (queue.next_seq if queue.open is None else queue.open.first) - 1  # The last message in a block.
     unseen = [] if queue.gate is None else queue.gate.spare()
     out: list[tuple[int, int]] = []
     fresh = RangeSet()
@@ -82,9 +83,9 @@ def pass_on_unacked(queue: Queue, successor: AnyQueue) -> bool:
                 for first, last in _unmarked(one.batch, one.lo, one.hi):
                     fresh.add(first, last)
                 broker.still_out += one.count
-                one.queue, one.batch = former, Batch(one.batch.first)  # Contents are the new_master's business.
+                one.queue, one.batch = former, Batch(one.batch.first)  # The new master has the contents.
                 if is_of_others:
-                    one.consumer = None  # Its own node has another one for it, at the new_master.
+                    one.consumer = None  # Its own node subscribes it at the new master.
     settled = [(first, min(last, through)) for first, last in merged(queue.settled) if first <= through]
     out = [(first, min(last, through)) for first, last in merged(out + settled) if first <= through]
     verdicts = [(w.UNSEEN, *pair) for pair in unseen]
@@ -100,15 +101,15 @@ def pass_on_unacked(queue: Queue, successor: AnyQueue) -> bool:
 
 
 def _unmarked(batch: Batch, lo: int, hi: int) -> list[tuple[int, int]]:
-    """Numbers of those that were given out once. Of what is only in the log, nothing is known."""
+    """Returns the numbers of messages delivered for the first time. For those only in the log this is not known."""
     if batch.paged or not batch.redelivered:
         return [] if batch.paged else [(batch.first + lo, batch.first + hi - 1)]
     return merged([(batch.first + at,) * 2 for at in range(lo, hi) if not batch.kinds[at] & REDELIVERED])
 
 
 def unmark(queue: Queue, verdicts: list[tuple[int, ...]]) -> None:
-    """At the new master, of what its former one says: a client that gets these gets them for the first time. As far as
-    blocks say, they may all have been delivered. Those that are out get their mark if their client gives them back."""
+    """At the new master: remove the redelivered mark from messages that the former one has not delivered before. As far
+    as blocks say, they may all have been delivered. Unacknowledged ones are marked if their client requeues them."""
     broker: Broker = queue.host  # type: ignore[assignment]
     ranges = merged([(first, last) for verdict, first, last in verdicts if verdict in (w.FIRST_OUT, w.UNSEEN)])
     if not ranges:
@@ -130,7 +131,7 @@ def unmark(queue: Queue, verdicts: list[tuple[int, ...]]) -> None:
 
 
 def _all_unacked(broker: Broker) -> Iterator[tuple[Unacked, bool]]:
-    """What is out; the second is whether with clients of other nodes."""
+    """Yields all unacknowledged messages, and whether these are with clients of other nodes."""
     for session in broker.sessions:
         yield session.unacked, False
     for home in broker.homes.values():

@@ -1,25 +1,25 @@
-"""A queue goes to another node with all its messages, while it is used.
+"""Moves a queue to another node with all its messages, while it is used.
 
-    home ──▶ target   ADOPT: make an empty queue beside, under the same id, that nobody sees (staged)
-    home              takes back what is out with consumers, and stops delivering
+    home ──▶ target   ADOPT: make an empty hidden queue under the same id (staged)
+    home              requeues what is unacknowledged, and stops delivering
     home ──▶ target   STAGE: all messages in order, also those that come meanwhile; each is reported safe
     home              when all are: publishes wait from now on, unconfirmed (sealed), as consumers and gets did before
     home ──▶ target   BRING: the queue's marks, if it has any; they too are reported safe
     all               MoveQueue is agreed on; the staged queue takes the place of the old one
     home              what waited is sent on; consumers everywhere subscribe at the target
 
-What if a node dies? Until the command is agreed on, the home has every message, and whatever the target has is thrown
+If a node dies: until the command is agreed on, the home has every message, and whatever the target has is thrown
 away. When the home proposes the command, the target has every message that was ever confirmed, on disk. If the target
 dies after that, it finds them in its log, provided that the command comes before it has cleaned up; it cleans up after
 it has announced its new run, and the command names the run in which the messages were staged. So a command that comes
 too late is refused, and the home goes on. If the home dies, the command either stands in the agreed order before the
 home's next run, or will never come; so the target keeps what is staged until the home begins another run.
 
-A `Departure` is, to its queue, a consumer: it takes messages as room allows, and they are out with it until the end.
+A `Departure` is, to its queue, a consumer: it takes messages as room allows, unacknowledged until the end.
 
-**Leases** (see `leases`) move with their messages, which are put back among those that wait and travel with them. At
-the target messages have other numbers, in the order in which they are sent, so that a lease is told in these. They are
-higher than any that the queue has had at home, or will have until it is gone: whoever still wants to read by a former
+**Leases** (see `broker.queue.leases`) move with their messages, which are requeued and sent with the others. At the
+target messages have other numbers, in the order in which they are sent, and a lease is expressed in these. They are
+higher than any that the queue has had at home, or will have until it is gone: a client that still reads by a former
 number must find nothing, rather than another message.
 """
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES: Final = 1 << 20
 LIFE: Final = 1 << 32  # More messages than come while a queue is on its way.
-AGAIN_MS: Final = 5_000  # After what was staged was thrown away, until the log has surely written that.
+AGAIN_MS: Final = 5_000  # Pause after staged messages were dropped, until the log has surely written that.
 
 
 class Departure:
@@ -78,7 +78,7 @@ class Departure:
         self.unacked = 0
         self.edge: ClientEnd | None = None
         self.run = ""
-        self.pieces: list[tuple[Batch, int, int]] = []  # Sent, and kept in case that all is in vain.
+        self.pieces: list[tuple[Batch, int, int]] = []  # Sent, and kept in case the move fails.
         self.first = 1  # The number of the first of them at the target.
         self.confirms = Confirms(self._on_staged)
         self.under_way = 0
@@ -112,11 +112,11 @@ class Departure:
             return
         self.run = answer.decode()
         self.consumers = queue.take_consumers()
-        queue.requeue_many(take_back(self.broker, queue), counted=False)  # No consumer has failed.
+        queue.requeue_many(take_back(self.broker, queue), counted=False)  # Not counted as a failed delivery.
         leases = queue.extension(Leases)
         if leases is not None:
             leases.put_back_all()
-        self.begun = True  # Nothing dies here any more: it would be in neither of the two places.
+        self.begun = True  # No message is dead-lettered here any more: it would be lost at both nodes.
         self.broker.letters.take_back(queue)
         queue.add_consumer(self)
         self._check()
@@ -156,7 +156,7 @@ class Departure:
 
     def _on_staged(self) -> None:
         if self.queue.departure is not self:
-            return  # It has ended with the first of what was lost with the link; this is the rest.
+            return  # The move has ended when the first was lost with the link; these are the others.
         if any(refused for _, _, refused in self.confirms.take()):
             if not self.sealed:
                 self.end(f"the link to node {self.to} was lost")
@@ -201,7 +201,7 @@ class Departure:
             self.end(applied.refused.text)
 
     def look(self) -> None:
-        """Once in a while: if the link is lost before anything is under way, nothing that is refused tells."""
+        """Called now and then: ends the move if the link was lost while nothing was under way that could be refused."""
         is_lost = self.edge is not None and not self.edge.is_up
         if self.queue.departure is not self or self.queue.deleted:
             self.broker.arrivals.leaving.pop(self, None)
@@ -214,7 +214,7 @@ class Departure:
             self.edge.ask(self.queue, w.ABANDON, b"", lambda answer: None)
 
     def end(self, reason: str) -> None:
-        """It did not work: the queue stays, as if nothing had been."""
+        """The move has failed: the queue stays, as if nothing had happened."""
         queue = self.queue
         self._abandon()
         if self in queue.consumers:
@@ -244,7 +244,7 @@ class Departure:
 
 
 def take_back(broker: Broker, queue: Queue) -> list[tuple[Batch, int, int]]:
-    """Everything of a queue that is out with clients. What they say of it later means nothing, and is no error."""
+    """Take everything of a queue that is unacknowledged. Later acknowledgements have no effect, and are no error."""
     pieces = []
     nowhere = ClientEnd(broker, "")
     nowhere.is_up = False
@@ -265,14 +265,14 @@ def take_back(broker: Broker, queue: Queue) -> list[tuple[Batch, int, int]]:
 
 
 def demote(queue: Queue, successor: AnyQueue) -> None:
-    """A mirrored queue is led by another node from now on, or by this one in another epoch: what was thought of it
-    until now is void, and clients go on with what it is now, unless they asked to be told."""
+    """A mirrored queue has another master from now on, or is led by this node in another epoch: the old object is void,
+    and consumers go on with its successor, unless they asked to be cancelled."""
     broker: Broker = queue.host  # type: ignore[assignment]
     if is_stream(queue.spec.arguments) or not pass_on_unacked(queue, successor):
         take_back(broker, queue)
     consumers = queue.take_consumers()
     for pending in queue.awaiting:
-        pending.refused = True  # Their messages are in no block, and in no ring.
+        pending.refused = True  # Their messages are in no block, and on no mirror.
     queue.let_go_of_all()
     for consumer in consumers:
         if not isinstance(consumer, RemoteConsumer) and cast("Subscriber", consumer).cancels_on_failover:
@@ -289,7 +289,7 @@ def demote(queue: Queue, successor: AnyQueue) -> None:
 
 
 class Staged:
-    """A queue that is to come here."""
+    """A queue that is moving to this node."""
 
     __slots__ = ("home_run", "queue")
 
@@ -304,12 +304,12 @@ class Arrivals:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.staged: dict[int, Staged] = {}
-        self.leaving: dict[Departure, None] = {}  # And those that are on their way from here.
+        self.leaving: dict[Departure, None] = {}  # Queues that are moving away from this node.
         self.dropped_ms: dict[int, int] = {}
-        self.is_open = True  # Not while the node has yet to clear away what its last run left.
+        self.is_open = True  # False until the node has cleaned up after its last run.
 
     def adopt(self, number: int, peer: str, first: int) -> str | Refusal:
-        """Make room for a queue, whose first message is to have this number; the name of this node's run."""
+        """Prepare for a queue whose first message is to have this number. Returns the id of this node's run."""
         if not self.is_open:
             return Refusal(406, "this node is still starting; try again when it has")
         known = self.broker.queues_by_id.get(number)
@@ -325,7 +325,7 @@ class Arrivals:
         return self.broker.run
 
     def bring(self, number: int, marks: dict[bytes, bytes], then: Callable[[bool], None]) -> None:
-        """All messages of a queue are here, and these are its marks. `then`: they are safe, or were not wanted."""
+        """All messages of a queue are here: restore its marks. `then`: whether they are safe; False: no such move."""
         staged = self.staged.get(number)
         if staged is None:
             then(False)
@@ -343,12 +343,12 @@ class Arrivals:
             self.broker.unmake_queue(staged.queue)
 
     def take(self, number: int) -> Queue | None:
-        """The queue has come."""
+        """The move is agreed on: returns the staged queue."""
         staged = self.staged.pop(number, None)
         return None if staged is None else staged.queue
 
     def tick(self) -> None:
-        """Throw away what will not come any more, and keep what cannot go."""
+        """Drop staged queues that will not come any more, and end moves that cannot go on."""
         for departure in list(self.leaving):
             departure.look()
         runs, now_ms = self.broker.metadata.runs, self.broker.now_ms

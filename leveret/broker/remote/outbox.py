@@ -1,11 +1,11 @@
-"""What clients of this node have published to queues, until it is known to be safe: kept, so that it can be sent again.
+"""Keeps what clients of this node have published until it is known to be safe, and sends it again if it may be lost.
 
-A publish for a queue of another node travels over a link, and may be lost with the link, or with the node at its end,
-or because that node leads the queue no longer. The client would hear nothing, or a nack; and most of what is refused in
-such a moment has been kept all the same, so that its client publishes it a second time and it is there twice. So this
-node numbers what it sends, as a producer does (see `producers`), keeps it until it is confirmed, and sends it again
-under the same numbers to whoever leads the queue then. What that one has already is passed over; the client gets an
-ack.
+A publish for a queue of another node is sent over a link, and may be lost with the link, or with the node at its end,
+or because that node leads the queue no longer. The client would get no confirm, or a nack; and most of what is refused
+in such a moment has been kept all the same, so that its client publishes it a second time and it is there twice. So
+this node numbers what it sends, as a producer does (see `broker.queue.dedup`), keeps it until it is confirmed, and
+sends it again under the same numbers to the queue's next master. What that one has already is passed over; the client
+gets an ack.
 
     publish ──▶ Sent 17…20 ──PRODUCE──▶ home             SAFE ──▶ the clients' acks
                      │        ╳ lost, or led by another: in doubt
@@ -17,16 +17,17 @@ The name of the producer is drawn for each run of the node. It costs a queue one
 **In order, without holes.** Each bundle says which number was sent before it, and a home that has not taken that one
 does not take this one either: it comes back in doubt. What is in doubt is sent again when the fate of all that was sent
 is known, in its order, and before anything that came later. Only what a queue has refused for good (it is full, and
-rejects publishes) is left out. The queue remembers that (see `producers`): so it takes what comes behind, and what it
-has refused is not passed over as a copy if it comes again.
+rejects publishes) is left out. The queue remembers that (see `broker.queue.dedup`): so it takes what comes behind, and
+what it has refused is not passed over as a duplicate if it comes again.
 
-**Marked.** What is sent again may have been shown to a consumer by a master that was lost with it. It is sent as
+**Redelivered.** What is sent again may have been delivered to a consumer by a master that was lost. It is sent as
 `redelivered`.
 
-**Named producers.** Their publishes have numbers already (see `producers`), and go to any queue with these, also to one
-of this node. Each producer has an outbox of its own for each queue, so that its publishes, too, are sent again when
-they come back in doubt. Each says the same number before it as the first time: what was refused is missing still, and
-is sent again by its client, on another connection, with all that followed. So what comes behind it is refused as well.
+**Named producers.** Their publishes have numbers already (see `broker.queue.dedup`), and go to any queue with these,
+also to one of this node. Each producer has an outbox of its own for each queue, so that its publishes, too, are sent
+again when they come back in doubt. Each names the same previous number as the first time: what was refused is missing
+still, and is sent again by its client, on another connection, with all that followed. So what comes behind it is
+refused as well.
 
 **A master's own clients.** Their publishes go to a queue of this node, and into blocks. If the ring does not confirm
 these and another node becomes master, they are in doubt, too. They need no numbers of their own: a message has its
@@ -63,13 +64,13 @@ if TYPE_CHECKING:
 
 QUEUE_BYTES_MAX: Final = 8 << 20  # Contents kept for one queue.
 NODE_BYTES_MAX: Final = 64 << 20  # Contents kept for all queues.
-AGAIN_MS: Final = 100  # After what came back over a link that is up is sent again; how often time is looked at.
-SWEEP_MS: Final = 250  # How often it is looked for clients that wait for an answer too long.
+AGAIN_MS: Final = 100  # Pause before publishes in doubt are sent again over a link that is up; interval of checks.
+SWEEP_MS: Final = 250  # How often clients are looked for that have waited for a confirm too long.
 GRACE_MS: Final = 1_000  # Beyond `net_ticktime`: for the next master of a queue whose last one is silent.
 ANSWER_MS: Final = 4_000  # If the node does not say otherwise.
 
 Parts = list[tuple[Pending | None, int]]
-Post = tuple[int, int, Pending]  # The number of its first message in the queue, how many they are, who waits.
+Post = tuple[int, int, Pending]  # Number of its first message in the queue, number of messages, the waiting publish.
 
 
 class Sent(Pending):
@@ -100,10 +101,10 @@ class Sent(Pending):
         self.contents = contents
         self.keys = keys
         self.kind = kind
-        self.parts = parts  # As they came: who waits, and for how many.
+        self.parts = parts  # As they came: the waiting publish, and how many messages.
         self.since_ms = since_ms
         self.size = size
-        self.previous = previous  # Of a named producer: the number that its connection sent before.
+        self.previous = previous  # For a named producer: the number that its connection sent before.
 
     @property
     def author(self) -> Pending:
@@ -116,11 +117,11 @@ class Sent(Pending):
         return isinstance(outbox, Outbox) and self not in outbox.open
 
     def is_wanted(self) -> bool:
-        """Whether somebody still waits for it."""
+        """Returns whether a client still waits for a confirm."""
         return any(pending is not None and pending.is_wanted() for pending, _ in self.parts)
 
     def answer(self, refused: int) -> None:
-        """Let those know who wait, once."""
+        """Confirm or refuse the publishes that wait, once."""
         parts, self.parts = self.parts, []
         for pending, _ in parts:
             if pending is None:
@@ -129,7 +130,7 @@ class Sent(Pending):
 
 
 class Receipt:
-    """Waits for the spool in the place of those who wait for a `Sent`."""
+    """Waits for the spool on behalf of the clients that wait for a `Sent`."""
 
     __slots__ = ("sent",)
 
@@ -154,8 +155,8 @@ class Outbox:
         self.number = 0  # The last that was given.
         self.open: dict[Sent, None] = {}  # In the order in which they came.
         self.open_bytes = 0
-        self.flying = 0  # Of these, whose fate is not known yet.
-        self.doubtful: dict[Sent, None] = {}  # And those that are to be sent again.
+        self.flying = 0  # How many of these are sent and not answered yet.
+        self.doubtful: dict[Sent, None] = {}  # Those of `open` that are to be sent again.
         self.previous: dict[
             bytes, int
         ] = {}  # By producer: the last number that was sent, if one before may be missing.
@@ -221,13 +222,13 @@ class Outbox:
             pending.answer(pending.refused)
 
     def _is_hopeless(self, sent: Sent) -> bool:
-        """Whether it makes no sense to send it again."""
+        """Returns whether the queue would refuse it again."""
         return False
 
     # -- Again ---------------------------------------------------------------------------------------------------
 
     def again(self) -> None:
-        """Send what is in doubt, if the fate of everything is known and there is a way."""
+        """Send what is in doubt, if everything sent was answered and the queue can be reached."""
         if not self.doubtful or self.flying:
             return
         queue = self.queue
@@ -254,7 +255,7 @@ class Outbox:
                 self.on_complete(sent)
 
     def _has_way(self, queue: RemoteQueue) -> bool:
-        """Whether what is sent now gets somewhere. Else it goes into the spool, if there is one."""
+        """Returns whether the queue can be reached. Else what is kept goes into the spool, if there is one."""
         if queue.spool is None and queue.has_way():
             return True
         if queue.spool is not None or self.outboxes.broker.spools.may_rescue(queue):
@@ -264,14 +265,14 @@ class Outbox:
     def retain(
         self, name: bytes, first: int, contents: list[bytes], keys: list[bytes], kind: int, part: Pending
     ) -> Sent:
-        """What a client of this node has published to a queue that is led here, and is in doubt."""
+        """Keep what a client of this node has published to a queue that was led here, and is in doubt."""
         since_ms, size = self.outboxes.broker.now_ms, sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
         sent = Sent(self, name, first, contents, keys, kind, size, [(part, len(contents))], since_ms)
         self._add(sent)
         return sent
 
     def take_all(self) -> list[Sent]:
-        """All that is kept, for a spool. What of it is under way may arrive as well."""
+        """Take everything out, for a spool. What was sent may still arrive as well."""
         sents = list(self.open)
         for sent in sents:
             self._drop(sent)
@@ -287,7 +288,7 @@ class Outbox:
             self._refuse_late(now_ms)
 
     def _is_spooled(self) -> bool:
-        """Whether a spool takes what has waited for so long."""
+        """Returns whether a spool takes what has waited too long."""
         queue = self.queue
         if queue is None or not self.outboxes.broker.spools.may_rescue(queue):
             return False
@@ -303,13 +304,13 @@ class Outbox:
 
 
 class ProducerOutbox(Outbox):
-    """Publishes of a named producer to one queue. They are not spooled: see `spool`."""
+    """Publishes of a named producer to one queue. They are not spooled: see `store_and_forward`."""
 
     __slots__ = ("hole",)
 
     def __init__(self, outboxes: Outboxes, target: int, name: bytes) -> None:
         super().__init__(outboxes, target, name)
-        self.hole = 0  # What comes behind this number was published after something that was refused; 0: nothing was.
+        self.hole = 0  # Publishes behind this number follow one that was refused; 0: none was.
 
     def keep(
         self, origin: Origin, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending
@@ -326,8 +327,8 @@ class ProducerOutbox(Outbox):
         return sent
 
     def is_refused_at_once(self, queue: AnyQueue) -> bool:
-        """Whether what has just been sent, and has come back at once, would come back again: what its queue misses
-        before it is not here either; or there is no way to the queue, and it was never sent."""
+        """Returns whether a publish that was just sent and came back at once would come back again: the earlier
+        publish that its queue misses is not here either; or the queue cannot be reached, and it was never sent."""
         return len(self.open) == 1 if queue.is_local else not queue.has_way()
 
     def origin(self, sent: Sent) -> Origin:
@@ -358,16 +359,16 @@ class Outboxes:
         self._name = b""
         self.answer_ms = ANSWER_MS  # `net_ticktime`
         self.by_target: dict[int, Outbox] = {}
-        self.by_producer: dict[tuple[int, bytes], ProducerOutbox] = {}  # In which something is, or a hole.
-        self.busy: dict[Outbox, None] = {}  # Those in which something is.
+        self.by_producer: dict[tuple[int, bytes], ProducerOutbox] = {}  # Those with publishes, or with a hole.
+        self.busy: dict[Outbox, None] = {}  # Those with publishes.
         self.open_bytes = 0
         self.looked_ms = self.swept_ms = 0
         self.looks = 0  # How often it was looked for clients that wait too long.
-        self.late = 0  # Publishes that were refused because nothing was heard of them for so long.
+        self.late = 0  # Publishes that were refused because no answer came in time.
 
     @property
     def name(self) -> bytes:
-        """As what this run of the node is known to queues."""
+        """Returns the producer name under which queues know this run of the node."""
         if not self._name:
             self._name = self.broker.unique_name("node ").encode()
         return self._name
@@ -412,13 +413,13 @@ class Outboxes:
                 outbox.again()
 
     def again(self) -> None:
-        """A link is up, or a queue is led by another node."""
+        """A link is up, or a queue has another master: send what is in doubt."""
         for outbox in list(self.busy):
             if outbox.doubtful:
                 outbox.again()
 
     def parked(self, queue: Queue, sents: list[Sent]) -> list[Parked]:
-        """Have these wait, before they are sent again, for who leads their queue now."""
+        """Have these wait for the queue's new master before they are sent again."""
         outbox, parked = self.of(queue.spec.id), list[Parked]()
         for sent in sents:
             outbox.flying += 1
@@ -429,7 +430,7 @@ class Outboxes:
     # -- Time ----------------------------------------------------------------------------------------------------
 
     def tick(self) -> bool:
-        """Every few milliseconds. True: somebody has to be answered."""
+        """Called every few milliseconds. True: there is something to send to clients or nodes."""
         now_ms, broker = self.broker.now_ms, self.broker
         if self.busy and now_ms - self.looked_ms >= AGAIN_MS:
             self.looked_ms = now_ms
@@ -442,7 +443,7 @@ class Outboxes:
         return bool(broker.confirming or broker.linked or broker.dirty or broker.writers)
 
     def _sweep(self) -> None:
-        """Refuse what nobody can say anything about in time."""
+        """Refuse publishes that have waited for a confirm too long."""
         looks, late = (self.answer_ms + GRACE_MS) // SWEEP_MS - 1, 0
         self.looks += 1
         for session in list(self.broker.sessions):
@@ -454,7 +455,7 @@ class Outboxes:
 
 
 def _again(queue: AnyQueue, kind: int) -> int:
-    """Of what kind a message is that is sent again. A stream shows what is safe, and nothing else."""
+    """Returns the kind of a message that is sent again. A stream delivers only what is safe: it needs no mark."""
     return kind if is_stream(queue.spec.arguments) else kind | REDELIVERED
 
 
@@ -462,12 +463,12 @@ def _again(queue: AnyQueue, kind: int) -> int:
 
 
 def reign(epoch: int) -> bytes:
-    """As which producer the messages of an epoch are known."""
+    """Returns the producer name of the messages of an epoch."""
     return b"epoch %d" % epoch
 
 
 def begin_reign(queue: Queue) -> None:
-    """At a new master: it has all messages up to here of the epoch before, and no others."""
+    """At a new master: note that it has all messages up to here of the epoch before, and no others."""
     epoch = queue.heritage[0]
     if epoch:
         _note_reign(queue, epoch, queue.next_seq - 1)
@@ -480,9 +481,9 @@ def _note_reign(queue: Queue, epoch: int, through: int) -> None:
 
 
 def rescue(broker: Broker, mirror: Mirror, queue: Queue) -> list[Sent]:
-    """What clients of this node have published to a queue that it leads, or led, and that the ring has not confirmed.
-    The queue will not answer them any more: whoever leads it next does, by way of the outbox. So what a master that is
-    deposed refuses afterwards (`Mirrors._stopped`) are publishes of other nodes, which send them again themselves, and
+    """Take what clients of this node have published to a queue that it leads, or led, and that the ring has not
+    confirmed. The queue will not confirm it any more: its next master does, through the outbox. So what a deposed
+    master refuses afterwards (`Mirrors._stopped`) are publishes of other nodes, which send them again themselves, and
     those whose contents are not here any more."""
     found: list[Sent] = []
     taken: set[Pending] = set()
@@ -508,6 +509,6 @@ def rescue(broker: Broker, mirror: Mirror, queue: Queue) -> list[Sent]:
 
 
 def _is_of_others(pending: Pending) -> bool:
-    """Whether somebody else waits, who sends it again."""
+    """Returns whether another node or outbox waits, which sends it again."""
     confirms = pending.confirms
     return confirms is NOBODY or isinstance(pending, Sent) or (isinstance(confirms, Confirms) and confirms.is_of_link)

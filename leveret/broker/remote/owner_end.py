@@ -1,7 +1,7 @@
-"""Queues of this node as clients of another node use them: the other end of `remote`.
+"""This node's end of a session with a node whose clients use queues here. `remote_queue` describes the protocol.
 
-To a queue here, a consumer behind a link is a consumer like any other (`RemoteConsumer`), and what is out with it is
-held by the link's `Unacked` as a channel's deliveries are by the channel's.
+To a queue here, a consumer behind a link is a consumer like any other (`RemoteConsumer`), and its unacknowledged
+messages are in the link's `Unacked` as a channel's are in the channel's.
 
 Memory that another node can make this one use is bounded: publishes by the credit it was granted, which is not renewed
 while too much waits for the disk or a queue grows though its consumers work; deliveries by each subscription's window;
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 from leveret.broker.queue.queue import Queue
 
 UNLIMITED: Final = 1 << 30
-# Begin with how far the edge's metadata is.
+# Frames that begin with the index of the metadata at the client's node.
 INDEXED: Final = frozenset({frame_types.PUBLISH, frame_types.PRODUCE, frame_types.ASK, frame_types.PASSED})
 
 
@@ -70,9 +70,9 @@ class RemoteConsumer:
         self.prefetch = prefetch  # 0 is no limit.
         self.priority = priority
         self.begins_at = start
-        self.timeout_ms: int | None = None  # Its own node sees to it.
+        self.timeout_ms: int | None = None  # The client's node applies the consumer timeout.
         self.unacked = 0
-        self.sent_bytes = self.taken_bytes = 0  # Since it began.
+        self.sent_bytes = self.taken_bytes = 0  # In all, since it subscribed.
 
     @property
     def who(self) -> str:
@@ -123,27 +123,28 @@ class OwnerEnd:
         self.broker = broker
         self.peer = peer
         self.is_up = True
-        self.is_broken = False  # To be cut: what still comes is not heard.
+        self.is_broken = False  # The link is about to be cut: frames that still come are ignored.
         self.unacked = Unacked()
-        # What is out by way of the other node, which led these queues before; by queue, epoch and block: see `bequest`.
+        # Unacknowledged messages that the other node delivered when it led these queues; by queue, epoch and block:
+        # see `handover`.
         self.inherited: dict[tuple[int, int, int], Unacked] = {}
-        self.apart: dict[int, Unacked] = {}  # By queue: what is out with clients of the other node, which served it.
+        self.apart: dict[int, Unacked] = {}  # By queue: what the other node delivered while detached.
         self.last_tag = 0
         self.consumers: dict[int, RemoteConsumer] = {}
-        self.stalled: dict[AnyQueue, None] = {}  # Had more for a consumer than it could take.
+        self.stalled: dict[AnyQueue, None] = {}  # Queues that had more for a consumer than its window or link takes.
         self.confirms = Confirms(self._touch, peer, is_of_link=True)
         self.deliveries: list[bytes] = []
         self.delivery_bytes = 0
         self.received_bytes = 0
         self.granted = FIRST_CREDIT
-        self.crowding: AnyQueue | None = None  # A queue that grows though its consumers work.
-        self.early: deque[tuple[int, int, bytes]] = deque()  # Frames that speak of metadata not yet known here.
+        self.crowding: AnyQueue | None = None  # A queue that grows although its consumers work.
+        self.early: deque[tuple[int, int, bytes]] = deque()  # Frames that need metadata not yet known here.
 
     def _touch(self) -> None:
         if self.is_up:
             self.broker.linked[self] = None
 
-    # -- From the edge -------------------------------------------------------------------------------------------
+    # -- From the client's node ----------------------------------------------------------------------------------
 
     def on_frame(self, kind: int, payload: bytes) -> None:
         """Raises `BadFrame`."""
@@ -156,12 +157,12 @@ class OwnerEnd:
             _FROM_EDGE[kind](self, payload)
 
     def on_metadata(self) -> None:
-        """More of the metadata is known: what waited for it may go on."""
+        """More of the metadata is known: handle the frames that waited for it."""
         try:
             while self.early and self.early[0][0] <= self.broker.metadata.index and self.is_up:
                 _, kind, payload = self.early.popleft()
                 _FROM_EDGE[kind](self, payload)
-        except BadFrame as error:  # Nobody is here who could end the session at once.
+        except BadFrame as error:  # No caller is here that would end the session.
             self.early.clear()
             self.is_broken = True
             self.broker.shell.cut(self.peer, str(error))
@@ -182,7 +183,7 @@ class OwnerEnd:
                 if pending.last != token:
                     raise BadFrame(f"token {token} after {pending.last - 1}")
             queue = self.broker.queues_by_id.get(number)
-            if queue is not None:  # Else it was deleted, and whoever did that has taken care of its messages.
+            if queue is not None:  # Else it was deleted, with its messages.
                 self.broker.totals.published += len(contents)
                 enqueue = queue.enqueue if queue.is_local else queue.relay
                 if enqueue(contents, keys, kinds[0], size, pending):
@@ -192,7 +193,7 @@ class OwnerEnd:
         self._touch()
 
     def _on_produce(self, payload: bytes) -> None:
-        """Publishes of producers."""
+        """Publishes with their producers' numbers."""
         if self.broker.journal is not None:
             self.broker.journal.source = self.peer
         at = 8
@@ -216,7 +217,7 @@ class OwnerEnd:
         self._touch()
 
     def _on_stage(self, payload: bytes) -> None:
-        """Messages of a queue that moves here; of a kind each, since they may have been delivered before."""
+        """Messages of a queue that moves here. Each has its own kind, since some may have been delivered before."""
         number, token = w.unpack_one(w.BUNDLE, payload)
         (contents, keys, kinds), end = w.unpack_run(payload, w.BUNDLE.size)
         (stretches,) = w.unpack_one(w.U32, payload, end)
@@ -250,7 +251,7 @@ class OwnerEnd:
         self._settle(self.unacked, w.unpack_all(w.VERDICT, payload), w.RETURNED)
 
     def _on_passed(self, payload: bytes) -> None:
-        """Of a queue that this node leads since a moment ago, and the other one led before."""
+        """Verdicts on messages of a queue that the other node led until a moment ago, and this one leads now."""
         _, *key = w.unpack_one(w.PASSED_HEAD, payload)
         number, epoch, block = key
         verdicts = w.unpack_all(w.VERDICT, payload[w.PASSED_HEAD.size :])
@@ -267,7 +268,7 @@ class OwnerEnd:
             del self.inherited[number, epoch, block]
 
     def _settle(self, unacked: Unacked, verdicts: list[tuple[int, ...]], verdict_max: int) -> None:
-        if any(verdict > verdict_max for verdict, _, _ in verdicts):  # Before anything is done about the others.
+        if any(verdict > verdict_max for verdict, _, _ in verdicts):  # Checked before any of them is applied.
             raise BadFrame("a verdict that is not known")
         back: dict[int, list[Delivered]] = {w.REQUEUED: [], w.RETURNED: []}
         for verdict, first, last in verdicts:
@@ -284,8 +285,8 @@ class OwnerEnd:
                 back[verdict] += taken
         for queue in dict.fromkeys(one.queue for one in back[w.REQUEUED]):
             if queue.is_local:
-                queue.catch_up()  # Before the consumers have room for more.
-        for verdict, taken in back.items():  # All at once: each goes to its old place among those that wait.
+                queue.catch_up()  # Before the consumers get room for more.
+        for verdict, taken in back.items():  # All at once: each is requeued at its old position.
             self._on_taken(taken)
             self._requeue(taken, shown=verdict == w.REQUEUED)
 
@@ -318,7 +319,7 @@ class OwnerEnd:
         self.on_room()
 
     def on_room(self) -> None:
-        """The link, or a subscription's window, takes more."""
+        """The link, or a subscription's window, has room again."""
         if self.stalled:
             self.broker.touch_stalled(self.stalled)
 
@@ -343,7 +344,7 @@ class OwnerEnd:
             return
         queue = self.broker.queues_by_id.get(queue_id)
         if queue is None:
-            self._refuse(number, Refusal(404, ""))  # It was deleted; the edge knows what it was called.
+            self._refuse(number, Refusal(404, ""))  # It was deleted; the client's node knows its name.
         elif what == w.STATUS:
             queue.status(lambda answer: self._answer_with(number, answer))
         elif what == w.PURGE:
@@ -370,7 +371,8 @@ class OwnerEnd:
         self.broker.arrivals.bring(queue_id, marks, then)
 
     def _on_get(self, number: int, queue: AnyQueue, no_ack: bool) -> None:
-        """Never by way of this node: what was got could not be acknowledged when this node is gone, and it may stop."""
+        """Answer a basic.get. This node never relays one to a third node: it may stop, and then the message could not
+        be acknowledged."""
         if queue.is_local and queue.later(lambda found: self._on_get(number, found, no_ack) if self.is_up else None):
             return
         if not queue.is_local and queue.spec.node != self.broker.node_name:
@@ -390,7 +392,7 @@ class OwnerEnd:
             if queue.spec.node != self.broker.node_name:
                 self._refuse(number, Refusal(w.MOVED, ""))
             elif not queue.later(lambda found: self._on_subscribe(number, found, rest) if self.is_up else None):
-                # It is to be led by this node, and is not: no move would ever tell the edge to ask again.
+                # This node should lead it, and does not: no move would ever tell the client's node to ask again.
                 self._refuse(number, unreachable(queue.spec))
             return
         if queue.later(lambda found: self._on_subscribe(number, found, rest) if self.is_up else None):
@@ -419,7 +421,7 @@ class OwnerEnd:
                 del self.apart[queue_id]
             self._answer(number) if done else self._refuse(number, unreachable(queue.spec))
 
-        # Whoever subscribes behind this waits as long as this does, and is given nothing that was settled.
+        # Consumers that subscribe after this wait as long as this does, and are given nothing that was settled.
         is_elsewhere = not queue.is_local and queue.spec.node != self.broker.node_name
         if is_elsewhere:
             then(False)
@@ -453,7 +455,7 @@ class OwnerEnd:
         run = w.pack_run(contents, batch.keys[at : at + 1], batch.kinds[at : at + 1])
         self._answer(number, [w.GET_ANSWER.pack(self.last_tag, remaining), *run])
         if no_ack:
-            if queue.is_local:  # Otherwise its node has done so.
+            if queue.is_local:  # Otherwise the queue's node has done so.
                 queue.settle_got(batch, at)
         else:
             self.unacked.add(self.last_tag, 1, queue, None, batch, at, self.broker.now_ms)
@@ -475,7 +477,7 @@ class OwnerEnd:
             text = refusal.text.encode("utf-8", "surrogateescape")
             self.send_now(frame_types.ANSWER, [w.ANSWER_HEAD.pack(number, refusal.code), text])
 
-    # -- To the edge ---------------------------------------------------------------------------------------------
+    # -- To the client's node ------------------------------------------------------------------------------------
 
     def deliver(
         self, number: int, first_tag: int, contents: list[bytes], keys: list[bytes], kinds: bytearray, size: int
@@ -493,14 +495,14 @@ class OwnerEnd:
             self.broker.shell.send(self.peer, frame_types.DELIVER, deliveries)
 
     def send_now(self, kind: int, parts: list[bytes]) -> None:
-        """After all that gathered before."""
+        """Send a frame, after all that has gathered in this turn."""
         self.flush()
         self.broker.shell.send(self.peer, kind, parts)
 
     def flush(self) -> None:
-        """Send what gathered in this turn."""
+        """Send what has gathered in this turn."""
         if not self.is_up:
-            return  # By now there may be another session, whose tokens and tags are others.
+            return  # There may be another session by now, with tokens and tags of its own.
         self._flush_deliveries()
         safe = self.confirms.take()
         if safe:
@@ -508,7 +510,7 @@ class OwnerEnd:
         self.grant()
 
     def grant(self) -> None:
-        """Let the edge publish more, unless more would only wait here."""
+        """Let the client's node publish more, unless more would only wait here."""
         credit = self.received_bytes + FIRST_CREDIT
         if credit - self.granted < FIRST_CREDIT // 4:
             return
@@ -520,11 +522,11 @@ class OwnerEnd:
         self.broker.shell.send(self.peer, frame_types.CREDIT, [w.U64.pack(credit)])
 
     def on_paced(self) -> None:
-        """A queue's consumers had their time."""
+        """The queue's consumers had time to catch up: grant credit again."""
         self.crowding = None
 
     def on_down(self) -> None:
-        """The session is over: consumers go, what was out comes back."""
+        """The session is over: remove its consumers, requeue its unacknowledged messages."""
         self.is_up = False
         self.early.clear()
         consumers, self.consumers = self.consumers, {}

@@ -1,11 +1,11 @@
-"""What the nodes of a client and of a queue say to each other, as bytes. See `remote` for the conversation.
+"""The bytes of the frames between a client's node and a queue's node. `remote_queue` describes the protocol.
 
 Numbers are big-endian. A *run* of messages is packed so that it is unpacked with one slice a message and nothing else:
 
     count 4 | kinds: count bytes | stretches 4 | (messages 4 | length 2 | key) … | sizes | contents
 
 Sizes are one number of four bytes if all contents are equally long (marked by its highest bit), else one for each.
-Whatever is wrong with bytes from another node is a `BadFrame`.
+Malformed bytes from another node raise `BadFrame`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ U16: Final = struct.Struct(">H")
 U32: Final = struct.Struct(">I")
 U64: Final = struct.Struct(">Q")
 BUNDLE: Final = struct.Struct(">QQ")  # Queue, token.
-ORIGIN: Final = struct.Struct(">QQB")  # Of a producer's bundle: first and previous number, and how long its name is.
+ORIGIN: Final = struct.Struct(">QQB")  # A producer's bundle: first and previous number, and the length of its name.
 DELIVERY: Final = struct.Struct(">QQ")  # Subscription, first tag.
-VERDICT: Final = struct.Struct(">BQQ")  # What became of the deliveries with these tags.
+VERDICT: Final = struct.Struct(">BQQ")  # Verdict, first and last tag of the deliveries.
 SAFE_ENTRY: Final = struct.Struct(">QBB")  # Token, multiple, refused.
-TIME_ENTRY: Final = struct.Struct(">IQ")  # Place in its run of the first message that came at a time, and the time.
-COUNT_ENTRY: Final = struct.Struct(">II")  # Place of a message in its run, how often it was given back.
+TIME_ENTRY: Final = struct.Struct(">IQ")  # Index in its run of the first message that came at a time, and the time.
+COUNT_ENTRY: Final = struct.Struct(">II")  # Index of a message in its run, how often it was requeued.
 TAKEN_ENTRY: Final = struct.Struct(">QQ")  # Subscription, bytes in all.
 LIMIT_ENTRY: Final = struct.Struct(">QI")  # Subscription, prefetch.
 ASK_HEAD: Final = struct.Struct(">QQBQ")  # Index, number, what, queue.
@@ -40,36 +40,36 @@ SUBSCRIBE_HEAD: Final = struct.Struct(">QBBIqBq")
 ANSWER_HEAD: Final = struct.Struct(">QH")  # Number, code of a refusal or 0.
 STATUS_ANSWER: Final = struct.Struct(">QI")  # Ready, consumers.
 GET_ANSWER: Final = struct.Struct(">QQ")  # Tag, how many remain.
-REPLY_ANSWER: Final = struct.Struct(">QB")  # Number, whether somebody waits for replies there.
-PASSED_HEAD: Final = struct.Struct(">QQQQ")  # Index, queue, epoch and number of the block up to which this holds.
-# Of a queue which a node served apart: epoch, block and message up to which what it had was applied, and up to which it
-# had something.
+REPLY_ANSWER: Final = struct.Struct(">QB")  # Number, whether a channel waits for replies there.
+PASSED_HEAD: Final = struct.Struct(">QQQQ")  # Index, queue, epoch and number of the block up to which verdicts hold.
+# A queue that a node served while detached: epoch, block and last message of what was applied there, and of all that
+# it had.
 APART_HEAD: Final = struct.Struct(">QQQQQQ")
 
 # Verdicts
 ACKED: Final = 0
 REQUEUED: Final = 1
 DISCARDED: Final = 2
-RETURNED: Final = 3  # Never shown to the client: goes back as if it had not been sent.
-# Of messages, by their numbers, from the former master of their queue:
-OUT: Final = 4  # Still with a client,
-FIRST_OUT: Final = 5  # and never given out before that,
-UNSEEN: Final = 6  # or not at all, though blocks claim more than was.
+RETURNED: Final = 3  # Never delivered to the client: requeued as if it had not been sent.
+# Verdicts on messages, by their numbers, from the former master of their queue:
+OUT: Final = 4  # Unacknowledged.
+FIRST_OUT: Final = 5  # Unacknowledged, and never delivered before that.
+UNSEEN: Final = 6  # Never delivered, although blocks claim so.
 
 # Questions
 STATUS: Final = 1
 PURGE: Final = 2
 GET: Final = 3
 SUBSCRIBE: Final = 4
-CANCEL: Final = 5  # The subscription; with `IN_ORDER` if its client goes on and is to have what came before.
-ADOPT: Final = 6  # Get ready to become a queue's home.
-ABANDON: Final = 7  # It stays where it is.
-BRING: Final = 8  # All its messages are there: here are its marks.
-APART: Final = 9  # What clients of a node said of messages while it was cut off: see `detached`.
+CANCEL: Final = 5  # Ends a subscription; with `IN_ORDER` if its client stays and is to get what came before.
+ADOPT: Final = 6  # Get ready to become a queue's node.
+ABANDON: Final = 7  # The queue stays where it is.
+BRING: Final = 8  # All messages of the queue have been sent: here are its marks.
+APART: Final = 9  # The record of what clients of a detached node have settled: see `broker.mirrors.detached`.
 
 IN_ORDER: Final = b"\x01"
 
-# A code that is no AMQP: the queue has gone to another node, of which the edge will hear.
+# A code that is not AMQP's: the queue has moved to another node, of which the client's node will hear.
 MOVED: Final = 1
 
 
@@ -82,7 +82,7 @@ class Messages(NamedTuple):
 
 
 def pack_run(contents: Sequence[bytes], keys: Sequence[bytes], kinds: bytes | bytearray) -> list[bytes]:
-    """The run as buffers; contents are not copied."""
+    """Returns the run as buffers; contents are not copied."""
     count = len(contents)
     parts = [U32.pack(count), bytes(kinds)]
     if keys.count(keys[0]) == count:
@@ -101,7 +101,7 @@ def pack_run(contents: Sequence[bytes], keys: Sequence[bytes], kinds: bytes | by
 
 
 def unpack_run(data: bytes, at: int) -> tuple[Messages, int]:
-    """A run that begins at `at`, and where it ends. Raises `BadFrame`."""
+    """Returns the run that begins at `at`, and where it ends. Raises `BadFrame`."""
     try:
         (count,) = U32.unpack_from(data, at)
         if not 0 < count <= COUNT_MAX:
@@ -149,7 +149,7 @@ def pack_origin(origin: Origin) -> bytes:
 
 
 def unpack_origin(data: bytes, at: int) -> tuple[Origin, int]:
-    """Whose messages follow, and where they begin. Raises `BadFrame`."""
+    """Returns the producer of the messages that follow, and where they begin. Raises `BadFrame`."""
     first, previous, length = unpack_one(ORIGIN, data, at)
     at += ORIGIN.size
     producer = data[at : at + length]
@@ -159,14 +159,14 @@ def unpack_origin(data: bytes, at: int) -> tuple[Origin, int]:
 
 
 def check_key(key: bytes, length: int) -> None:
-    """Two short strings, and nothing else; of this length."""
+    """Check that a key is two short strings and nothing else, of this length. Raises `BadFrame`."""
     middle = 1 + key[0] if key else 0
     if middle >= len(key) or middle + 1 + key[middle] != length:
         raise BadFrame("a key that is no exchange and routing key")
 
 
 def unpack_all(entry: struct.Struct, data: bytes) -> list[tuple[int, ...]]:
-    """A frame that is nothing but entries of one kind. Raises `BadFrame`."""
+    """Unpack a frame that is nothing but entries of one kind. Raises `BadFrame`."""
     if len(data) % entry.size:
         raise BadFrame(f"{len(data)} bytes of entries of {entry.size}")
     return list(entry.iter_unpack(data))

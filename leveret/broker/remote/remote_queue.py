@@ -1,37 +1,37 @@
-"""A queue that lives on another node, as clients of this node see it; and this node's end of the link to there.
+"""A queue of another node, as clients of this node use it; and the protocol between the two nodes.
 
-Every queue has a *home*, the node with its messages. A client may be at any node, its *edge*. The channel there deals
-with a `RemoteQueue` just as with a `Queue`: it enqueues, subscribes, settles. What it does travels over the link
-between the two nodes, gathered over a turn of the node, in frames (see `peerwire`):
+Every queue has a *home*, the node with its messages. A client may be connected to any node, its *edge*. The channel
+there uses a `RemoteQueue` just as a `Queue`: it enqueues, subscribes, settles. What it does is sent over the link
+between the two nodes, gathered over a turn of the node, in frames (see `peer_frames`):
 
-    edge ──▶ home    PUBLISH   bundles of messages that nobody waits for
+    edge ──▶ home    PUBLISH   bundles of messages without confirms
                      PRODUCE   bundles of messages, each with its producer, the number of its first message, a token
-                     SETTLE    what became of deliveries: acknowledged, given back, discarded
-                     ASK       a question with one answer: how many wait, purge, get, subscribe, cancel
+                     SETTLE    what became of deliveries: acknowledged, requeued, discarded
+                     ASK       a question with one answer: number of messages, purge, get, subscribe, cancel
                      LIMIT     another prefetch for a subscription
                      TAKEN     how many bytes of its deliveries a subscription has passed on
-    home ──▶ edge    SAFE      tokens whose messages are where they have to be; or are refused, or in doubt
+    home ──▶ edge    SAFE      tokens whose messages are safe; or are refused, or in doubt
                      DELIVER   runs of messages for subscriptions, numbered by the link's own tags
-                     ANSWER    to a question
-                     CANCELLED a subscription ended because its queue did
-                     CREDIT    how many bytes of publishes the home is willing to have taken in all
+                     ANSWER    the answer to a question
+                     CANCELLED a subscription ended because its queue was deleted
+                     CREDIT    how many bytes of publishes, counted from the beginning, the home accepts
 
-The other end of the conversation is in `home`.
+The edge's end of a session is `client_end`, the home's is `owner_end`.
 
-**Order.** Frames of one link arrive in order. Publishes that gathered leave before any question that came after them,
-and so do settlements; so a client that publishes, then asks for the number of messages, finds its own counted. At the
-home a question lets the queue hand out first (`Queue.catch_up`), and what is handed out leaves before the answer. A
-client that cancels or closes waits for the answer, and so has all that its consumer was given. Where the client is
-lost, nothing more is handed out to it.
+**Order.** Frames of one link arrive in order. Publishes that gathered are sent before any question that came after
+them, and so are settlements; so a client that publishes, then asks for the number of messages, finds its own counted.
+At the home a question makes the queue deliver first (`Queue.catch_up`), and these deliveries are sent before the
+answer. A client that cancels or closes waits for the answer, and so has all that its consumer was given. To a client
+that is lost nothing more is delivered.
 
 **What the home does not know yet.** The edge may have applied the command that made a queue before the queue's home
 has. So publishes and questions carry the edge's number of applied commands, and the home waits until it is as far:
 otherwise it would take a new queue for a deleted one, and its messages for settled.
 
-**Prefetch** is counted at the home: a subscription has so many messages out that are not settled there, which is never
-less than are out at the client. A prefetch that consumers of one channel share cannot be counted there; each of them
-gets all of it, and what is too much waits in the edge's `feed`, from where it goes back after a while, so that no
-message waits for a client that does not want it while another would.
+**Prefetch** is counted at the home: by messages that are not settled there, which are never fewer than those
+unacknowledged by the client. A prefetch that consumers of one channel share cannot be counted there; each of them gets
+all of it, and what is too much waits in the edge's `feed`, from where it is returned after a while, so that no message
+waits for a client without room while another has room for it.
 
 **Buffers.** Publishes: the edge counts what it has sent; when that reaches what the home has granted, clients that
 publish to queues of that home are not read from. Deliveries: a subscription has at most `FEED_BYTES_MAX` (or one
@@ -39,10 +39,10 @@ message) on the way that the client's socket has not taken.
 
 **When the link breaks** both ends start from nothing. The edge sends all publishes again that were sent and not
 reported safe, under the numbers they had, as soon as there is a way (see `outbox`), deals with those that were still to
-be sent as if they came now, fails all questions, cancels its consumers as RabbitMQ does when a queue's node is lost;
-acknowledgements that come later for deliveries of before are taken and mean nothing. The home gives back what was out,
-marked as redelivered.
-Questions about a queue that does not outlive its node wait until it is clear whether more than the link is lost.
+be sent as if they came now, fails all questions, cancels its consumers as RabbitMQ does when a queue's node is down;
+later acknowledgements of earlier deliveries are accepted without effect. The home requeues what was unacknowledged,
+marked as redelivered. Questions about a queue that does not outlive its node wait until it is clear whether more than
+the link is lost.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 
 
 class RemoteQueue:
-    """A queue at its edge. Has the methods of `Queue` that channels and the broker's turn use."""
+    """A queue of another node. Has the methods of `Queue` that channels and the broker's turn use."""
 
     __slots__ = (
         "apart", "broker", "deleted", "is_hopeless", "is_late", "is_moving", "orphans", "parked", "ruled", "said",
@@ -92,13 +92,13 @@ class RemoteQueue:
         self.parked: list[Parked] | None = None
         self.waiting: list[Callable[[AnyQueue], None]] = []
         self.is_moving = False
-        # It has moved to this very node; or had, and that is what leads to where it is now.
+        # The queue itself if it has moved to this node; or the object that stands for it since it moved on from here.
         self.successor: AnyQueue | None = None
-        # While a mirrored queue has no master: consumers that go on with the next one, and who waits for them to begin.
+        # While a mirrored queue has no master: consumers for the next one, with the callbacks of those not begun.
         self.orphans: dict[Subscriber, Callable[[Refusal | None], None] | None] = {}
-        self.is_hopeless = False  # It was waited for, in vain, and nobody has been found since.
-        self.is_late = False  # Publishes do not wait any longer for who leads it next.
-        self.apart: DetachedQueue | None = None  # What serves clients of this node meanwhile.
+        self.is_hopeless = False  # A wait for its next master has ended without one, and none has come since.
+        self.is_late = False  # Publishes do not wait any longer for its next master.
+        self.apart: DetachedQueue | None = None  # Serves clients of this node while it is detached.
         self.spool = broker.spools.attach(self)  # While this node keeps publishes for it.
 
     def __repr__(self) -> str:
@@ -106,7 +106,7 @@ class RemoteQueue:
 
     @property
     def rules(self) -> QueueRules:
-        """What holds for its messages now. Its home sees to it."""
+        """Returns the present rules for its messages. Its home applies them."""
         self.heed()
         return self.said
 
@@ -120,7 +120,7 @@ class RemoteQueue:
         return self.broker.edges.get(self.spec.node)
 
     def is_crowded(self) -> bool:
-        """Whether publishers should wait."""
+        """Returns whether publishers should wait."""
         if self.spool is not None:
             return self.spool.is_crowded()
         if self.successor is not None and self.parked is None:
@@ -133,7 +133,7 @@ class RemoteQueue:
     # -- Without a master ----------------------------------------------------------------------------------------
 
     def _has_none(self) -> bool:
-        """Whether the queue is mirrored, its master is gone, and another may come: then everything waits for that."""
+        """Returns whether a mirrored queue has lost its master and may get another: then everything waits for it."""
         has_none = self.spec.view is not None and self.edge is None and self.successor is None
         may_come = not self.is_hopeless and not self.deleted
         if has_none and may_come and not self.broker.mirrors.ha_rules.is_down(self.spec):
@@ -142,8 +142,8 @@ class RemoteQueue:
         return False
 
     def _is_in_doubt(self) -> bool:
-        """Whether the queue goes with its node, and that node is lost: questions wait until it is given up, or is back.
-        A client of it that is here now may want the very names that were its own there."""
+        """Returns whether the queue does not outlive its node, and that node is lost: questions wait until the node is
+        given up, or is back. A client of that node that has connected here may declare the same names again."""
         spec = self.spec
         has_none = self.edge is None and self.successor is None and not self.is_hopeless and not self.deleted
         if has_none and spec.view is None and (spec.exclusive or not spec.durable):
@@ -152,7 +152,7 @@ class RemoteQueue:
         return False
 
     def has_way(self) -> bool:
-        """Whether what is sent now gets somewhere, or waits for who leads the queue next."""
+        """Returns whether a publish reaches the queue's node now, or waits for the next master."""
         return self.parked is not None or self.edge is not None or self.successor is not None or self._has_none()
 
     def suspend(self) -> None:
@@ -162,8 +162,8 @@ class RemoteQueue:
             self.broker.mirrors.hasten(self.spec.id)
 
     def adopt(self, subscription: Subscription) -> None:
-        """The link to the master was lost: its consumer waits for the next one."""
-        self.is_hopeless = False  # There was one.
+        """The link to the master was lost: the subscription's consumer waits for the next master."""
+        self.is_hopeless = False  # There was a master until now.
         self.suspend()
         if subscription.is_cancelled_by_failover:
             subscription.consumer.on_queue_deleted()
@@ -171,7 +171,7 @@ class RemoteQueue:
             self.orphans[subscription.consumer] = subscription.then
 
     def resume(self) -> None:
-        """There is a master again, or it will not be waited for any longer."""
+        """There is a master again, or the wait for one is over: go on with all that waited."""
         self.broker.suspended.pop(self, None)
         parked, waiting, orphans = self.parked, self.waiting, self.orphans
         self.parked, self.waiting, self.orphans = None, [], {}
@@ -184,11 +184,11 @@ class RemoteQueue:
             resubscribe(consumer, queue, then)
 
     def set_spec(self, spec: QueueSpec) -> None:
-        """The metadata says something else of the same queue."""
+        """The queue's record in the metadata has changed."""
         self.spec = spec
 
     def hope(self, spec: QueueSpec) -> None:
-        """Somebody sees to the queue again: the next loss of its master is waited out, too."""
+        """The queue has a new view: if its master is lost again, clients wait for the next one again."""
         self.spec, self.is_hopeless = spec, False
 
     def put_off(self, call: Callable[[AnyQueue], None]) -> None:
@@ -200,17 +200,17 @@ class RemoteQueue:
         self.spool = spool
 
     def set_successor(self, queue: AnyQueue) -> None:
-        """Another object of this node leads to where the queue is now."""
+        """Another object of this node stands for the queue now."""
         self.successor = queue
 
     def give_up(self) -> None:
-        """No other master has come."""
+        """No other master has come in time: stop waiting."""
         self.is_hopeless = True
         self.resume()
 
     def hurry(self) -> None:
-        """Its publishers have waited for so long that they are to have an answer now: what they sent is kept here, with
-        its numbers if it may have arrived; or it is refused."""
+        """Answer publishers, which have waited too long: their messages are put into a spool, with their numbers if
+        they may have arrived; or they are refused."""
         spools = self.broker.spools
         if spools.may_rescue(self):
             if self.spool is None:
@@ -237,7 +237,7 @@ class RemoteQueue:
     # -- Publishing ----------------------------------------------------------------------------------------------
 
     def _has_spool(self) -> bool:
-        """Whether publishes are kept here, behind others or because nobody can be reached."""
+        """Returns whether publishes go into a spool: behind others there, or because the queue is out of reach."""
         if self.spool is None and self.edge is None and (self.parked is None or self.is_late):
             spools, heir = self.broker.spools, self.successor
             is_out_of_reach = heir is None or (heir.is_local and heir.frozen)
@@ -255,8 +255,8 @@ class RemoteQueue:
         return self.relay(contents, keys, kind, size, pending)
 
     def relay(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
-        """Publishes that came over a link, to who is no longer the queue's home, or not yet. They are not kept here: as
-        soon as the queue is, what follows them goes straight to it."""
+        """Enqueue publishes that came over a link although this node is no longer the queue's home, or not yet. They do
+        not go into a spool: as soon as the queue is here, later ones go straight to it and would overtake them."""
         if self.parked is not None or self._has_none():
             assert self.parked is not None
             return park(self.parked, contents, keys, kind, size, pending)
@@ -274,11 +274,11 @@ class RemoteQueue:
     def enqueue_from(
         self, origin: Origin, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending
     ) -> bool:
-        """Of a producer. Its home knows which of them it has."""
+        """Enqueue publishes of a producer. The queue knows which of them it has."""
         if self.parked is not None or self._has_none():
             assert self.parked is not None
             return park(self.parked, contents, keys, kind, size, pending, origin)
-        if self.successor is not None:  # It takes those of others when the spool is empty.
+        if self.successor is not None:  # Only other publishes wait for the spool to be empty.
             return self.successor.enqueue_from(origin, contents, keys, kind, size, pending)
         edge = self.edge
         if edge is None:
@@ -295,7 +295,7 @@ class RemoteQueue:
             return
 
         def on_answer(answer: bytes | Refusal) -> None:
-            self.pump()  # What was delivered before the answer was made comes before it.
+            self.pump()  # Earlier deliveries reach the client before the answer.
             if isinstance(answer, Refusal):
                 then(answer)
             else:
@@ -353,7 +353,7 @@ class RemoteQueue:
             return
         if self._waits():
             consumer.queue = self
-            self.orphans[consumer] = then  # Unless its client ends it before that.
+            self.orphans[consumer] = then  # Unless its client cancels it before that.
             return
         if self.successor is not None:
             consumer.queue = self.successor
@@ -370,10 +370,10 @@ class RemoteQueue:
         def on_answer(answer: bytes | Refusal) -> None:
             is_refused = isinstance(answer, Refusal)
             if self.subscriptions.get(consumer) is not subscription and not is_refused:
-                return  # The queue has moved meanwhile, and another subscription is on its way.
+                return  # The queue has moved meanwhile, and the consumer was subscribed again.
             if isinstance(answer, Refusal) and answer.code == w.MOVED:
-                return  # As soon as this node knows where to.
-            if answer and not isinstance(answer, Refusal):  # Where its next message stands, whoever leads it then.
+                return  # It subscribes again when this node knows where the queue is.
+            if answer and not isinstance(answer, Refusal):  # The offset of its next message, at any master.
                 wanted = consumer.begins_at
                 kind = NEXT if wanted is not None and wanted.kind == NEXT else OFFSET
                 consumer.begins_at = Start(kind, *w.unpack_one(w.U64, answer))
@@ -382,7 +382,7 @@ class RemoteQueue:
                 if isinstance(answer, Refusal):
                     edge.drop(subscription)
                 else:
-                    self.pump()  # Other consumers have what came before, and their client hears of it first.
+                    self.pump()  # Earlier deliveries to other consumers reach the client first.
                 then(answer if isinstance(answer, Refusal) else None)
 
         tag = consumer.tag.encode("utf-8", "surrogateescape")
@@ -405,7 +405,7 @@ class RemoteQueue:
             return
 
         def on_answer(answer: bytes | Refusal) -> None:
-            if edge.is_up:  # Else the home gives these to others.
+            if edge.is_up:  # Else the home requeues these.
                 self.pump()
                 edge.hand_over(subscription)
             edge.end(subscription)
@@ -415,7 +415,7 @@ class RemoteQueue:
         self._ask(w.CANCEL, w.U64.pack(subscription.number) + w.IN_ORDER, on_answer)
 
     def remove_consumer(self, consumer: Subscriber) -> None:
-        """End a subscription without waiting: its channel is gone."""
+        """End a subscription without waiting: its channel is closed."""
         self.orphans.pop(consumer, None)
         subscription, edge = self.subscriptions.get(consumer), self.edge
         if subscription is not None and edge is not None:
@@ -430,7 +430,7 @@ class RemoteQueue:
             edge.send_now(frame_types.LIMIT, [w.LIMIT_ENTRY.pack(subscription.number, consumer.limit())])
 
     def later(self, call: Callable[[AnyQueue], None]) -> bool:
-        """True: the queue is moving, or is here by now, and the question is put off or put to whom it concerns."""
+        """True: the question waits because the queue is moving, or goes to the object that stands for the queue now."""
         detached = self.detached()
         if detached is not None:
             call(detached)
@@ -443,7 +443,7 @@ class RemoteQueue:
         return True
 
     def detached(self) -> DetachedQueue | None:
-        """What serves the queue at this node while its master cannot be reached, where that is wanted."""
+        """Returns the queue that serves clients from this node's copy while the master is unreachable, if wanted."""
         if self.apart is None and self.parked is None and not self.deleted and self.broker.detachment.is_due:
             self.apart = self.broker.detachment.begin(self)
         return self.apart
@@ -452,8 +452,8 @@ class RemoteQueue:
         return self.parked is not None or self._has_none() or self._is_in_doubt()
 
     def _follow(self, asked: ClientEnd | None, again: Callable[[AnyQueue], None]) -> None:
-        """Who was asked says that the queue is elsewhere, and will not answer. If this node has not heard of that yet,
-        it will in a moment; and if another object has come to stand for the queue, that one knows."""
+        """Ask again where the queue is now: the node that was asked says that the queue has moved. If this node has not
+        heard of that yet, it will in a moment; if another object stands for the queue now, that one is asked."""
         current = self.broker.successor(self)
         if current is not None:
             again(current)
@@ -481,9 +481,10 @@ class RemoteQueue:
     # -- Moving --------------------------------------------------------------------------------------------------
 
     def on_moved(self, spec: QueueSpec, successor: Queue | None) -> None:
-        """The queue has another home. What was published through the old one must arrive before what comes now, so a
-        question is sent after it; its answer, by way of the old home and the new, says that all of it has. The queue
-        may move on before that. Then the first answer counts: that of the first node may wait for this very one."""
+        """The queue has another home. What was published through the old one must arrive before later publishes, so a
+        question is sent after it; its answer, which comes through the old home from the new one, says that all of it
+        has arrived. The queue may move on before that. Then the first answer counts: that of the first node may wait
+        for this very one."""
         old_edge, subscriptions = self.edge, list(self.subscriptions.values())
         if old_edge is not None:
             for subscription in subscriptions:
@@ -504,14 +505,14 @@ class RemoteQueue:
                 continue
             waiting, subscription.then = subscription.then, None
             if not subscription.ends:
-                self.orphans[subscription.consumer] = waiting  # Unless its client ends it before that.
+                self.orphans[subscription.consumer] = waiting  # Unless its client cancels it before that.
         if old_edge is None:
             on_answer(b"")
         else:
             old_edge.ask(self, w.STATUS, b"", on_answer)
 
     def step_aside(self) -> None:
-        """Let clients of this node use the queue that is here, unless that would let them overtake others."""
+        """Let clients of this node use the queue that is here, unless their publishes would overtake earlier ones."""
         if self.successor is not None and not self.is_moving and self.spool is None:
             self.broker.replace(self, self.successor)
 
@@ -529,7 +530,7 @@ class RemoteQueue:
 
     def _settle(self, verdict: int, batch: Batch, lo: int, hi: int) -> None:
         assert isinstance(batch, RemoteBatch)
-        if batch.edge.is_up:  # Else its home has long taken it back.
+        if batch.edge.is_up:  # Else its home has requeued it already.
             batch.edge.settle(verdict, batch.first + lo, batch.first + hi - 1)
 
     # -- The broker's turn ---------------------------------------------------------------------------------------
@@ -542,7 +543,7 @@ class RemoteQueue:
                     edge.hand_over(subscription)
 
     def page_out_unacked(self, batch: Batch, count: int) -> None:
-        """Of what was delivered, nothing is kept anyway."""
+        """Does nothing: the contents of delivered messages are not kept here."""
 
     def on_deleted(self) -> None:
         self.deleted = True
@@ -567,7 +568,7 @@ class RemoteQueue:
 
 
 def resubscribe(consumer: Subscriber, queue: AnyQueue, waiting: Callable[[Refusal | None], None] | None = None) -> None:
-    """A consumer goes on where its queue is now; if it cannot, its client is told. `waiting`: it had not begun yet."""
+    """Subscribe a consumer where its queue is now; else cancel it. `waiting`: the callback of one not begun yet."""
 
     def then(refused: Refusal | None) -> None:
         if refused is not None:

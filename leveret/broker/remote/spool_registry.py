@@ -1,15 +1,15 @@
-"""The spools of one node: which queues have one, how much they may hold in all, what is told of them. See `spool`.
+"""The spools of one node: which queues have one, how much they may hold, their figures. See `store_and_forward`.
 
 **Room.** Where the strategy says so (`heals`), nothing is sent to a node whose disk cannot hold all that waits for it
-here. Nodes tell each other how much they may write before their disk alarm (`DISK_ROOM`, in `links.frame_types`): at
-once when they meet, then whenever they have looked. What waits for a node is what all spools hold for queues that it
-leads or mirrors, without what is under way. Both are as old as the last look, which does not matter: what was sent
-since is missing from the one and will be from the other. A mirror that has no link to this node cannot tell; its master
-hears of its alarm. The disk of this node counts only for queues that it has copies of: sending the others on makes room
-here.
+here. Nodes tell each other how much they may write before their disk alarm (`ROOM`, in `links.frame_types`): at once
+when they connect, then whenever they have measured it. What waits for a node is what all spools hold for queues that it
+leads or mirrors, without what is under way. Both are as old as the last measurement, which does not matter: what was
+sent since is missing from the one and will be from the other. A mirror that has no link to this node cannot tell; its
+master hears of its alarm. The disk of this node counts only for queues that it has copies of: sending the others on
+makes room here.
 
-What was found out holds until something changes that it rests on, and for a second at most: a survey looks at all
-spools, and is not made for each flight.
+The result of a survey holds until one of its inputs changes, and for a second at most: a survey looks at all spools,
+and is not made for each batch.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 MAX_BYTES: Final = 1 << 30
 REMINDER_TICKS: Final = 60
-# In a turn. What came in small bundles goes as small flights, thousands of them in a window; were all sent at once,
-# by several spools, then a node whose links are just back would say nothing for so long that they were lost again.
+# Limit for a turn. Publishes that came in small bundles are sent as small batches, thousands in a window; if all
+# were sent at once, by several spools, a node whose links are just back would be silent so long that they were lost.
 FLIGHTS_AT_ONCE: Final = 128
 UNLIMITED: Final = 1 << 62
 
 
 class Stored(Protocol):
-    """What the log has under a number."""
+    """What the log holds of a spool."""
 
     @property
     def count(self) -> int: ...
 
 
 class Short(NamedTuple):
-    """A node whose disk cannot hold what waits for it."""
+    """A node whose disk cannot hold what waits to be sent there."""
 
     node: str
     due_bytes: int
@@ -53,40 +53,40 @@ class Short(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What is told of a spool."""
+    """The figures shown of a spool."""
 
     queue: str
     vhost: str
-    home: str  # Where its queue is.
+    home: str  # The node of its queue.
     state: str  # collecting, sending, waiting, empty
     reason: str  # Why nothing is sent.
     messages: int
     bytes: int
-    oldest: int  # How many seconds ago the first of them came.
+    oldest: int  # Age of its first message in seconds.
     sent: int  # This and what follows: since the node started.
     expired: int
     refused: int  # Publishes that it had no room for.
 
 
 class Spools:
-    """Of one node."""
+    """All spools of one node."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.content_bytes_max = MAX_BYTES
-        self.room_of: Callable[[str], int | None] = lambda node: UNLIMITED  # Bytes on its disk; None: it has not told.
+        self.room_of: Callable[[str], int | None] = lambda node: UNLIMITED  # Free bytes on its disk; None: not known.
         self.by_target: dict[int, Spool] = {}
         self.active: dict[Spool, None] = {}  # Those with messages.
-        self.fronts: list[RemoteQueue] = []  # Before queues that are led here, by who is cut off from the majority.
-        self.stalled: dict[Spool, None] = {}  # Those whose link takes no more.
-        self.flights_left = FLIGHTS_AT_ONCE  # In this turn, of all spools.
-        self.later: list[Spool] = []  # Those that have to wait for the next one.
+        self.fronts: list[RemoteQueue] = []  # In place of queues led here, while there is no majority.
+        self.stalled: dict[Spool, None] = {}  # Those whose link has no room.
+        self.flights_left = FLIGHTS_AT_ONCE  # Batches that all spools may still send in this turn.
+        self.later: list[Spool] = []  # Those that go on in the next turn.
         self.watchers: list[Callable[[], None]] = []  # Called once, when the next messages have left some spool.
         self.content_bytes = 0
         self.is_full = False
-        self.dropped = 0  # Their queues were deleted.
-        self.waited = 0  # How often sending stood still because a disk was short.
-        self.short: dict[str, Short] = {}  # The nodes that it stands still for.
+        self.dropped = 0  # Messages whose queues were deleted.
+        self.waited = 0  # How often sending stopped because a disk was too small.
+        self.short: dict[str, Short] = {}  # The nodes whose disk is too small now.
         self.is_surveyed = False
         self.ticks = 0
 
@@ -97,12 +97,12 @@ class Spools:
     # -- Making and ending ---------------------------------------------------------------------------------------
 
     def open(self, numbers: Mapping[int, Stored]) -> set[int]:
-        """At the start: take up what the log holds. Gives which of its numbers are still needed. A dead letter may have
-        been earlier: queues work by themselves while a node catches up."""
+        """At the start: restore the spools in the log. Returns which of their numbers are still needed. A spool may
+        exist already, for a dead-lettered message: queues work by themselves while a node catches up."""
         kept = {spool.spec.id for spool in self.by_target.values()}
         for number, stored in list(numbers.items()):
             if not number & SPOOL or not stored.count or number in kept:
-                continue  # What was sent needs no memory of it: the next one has another name.
+                continue  # An empty one is not needed: the next spool has another name.
             queue = self.broker.queues_by_id.get(number & ~SPOOL)
             if queue is None:
                 self.dropped += stored.count
@@ -115,7 +115,7 @@ class Spools:
         return kept
 
     def _make(self, queue: AnyQueue) -> Spool:
-        """With what the log has of it: were it taken for a new one, its numbers would be given twice."""
+        """Make a spool with what the log has of it: a new one would give its numbers a second time."""
         spool = self.by_target[queue.spec.id] = Spool(self, queue.spec)
         self.broker.shell.adopt(spool)
         spool.begin()
@@ -125,7 +125,7 @@ class Spools:
         return spool
 
     def attach(self, remote: RemoteQueue) -> Spool | None:
-        """A queue is another's from now on: what this node keeps for it."""
+        """Returns the spool, if it has messages, of a queue that is led by another node from now on."""
         spool = self.by_target.get(remote.spec.id)
         if spool is None or spool not in self.active:
             return None
@@ -134,8 +134,8 @@ class Spools:
         return spool
 
     def may_begin(self, remote: RemoteQueue) -> bool:
-        """Whether a publish for a queue that is out of reach is kept. That of a mirrored queue is worth waiting for
-        where a majority can agree on its next master."""
+        """Returns whether publishes for a queue that is out of reach are spooled. Those for a mirrored queue wait
+        instead where a majority can agree on its next master."""
         spec, mirrors = remote.spec, self.broker.mirrors
         if not self.broker.partition_handling.spools or not spec.durable or spec.exclusive or remote.deleted:
             return False
@@ -143,7 +143,7 @@ class Spools:
         return spec.view is None or is_hopeless
 
     def may_rescue(self, queue: AnyQueue) -> bool:
-        """Whether publishes of which nobody knows what has become are kept, to be sent again with their numbers."""
+        """Returns whether publishes in doubt are spooled, to be sent again with their numbers."""
         spec = queue.spec
         return self.broker.partition_handling.spools and spec.durable and not spec.exclusive and not queue.deleted
 
@@ -153,12 +153,12 @@ class Spools:
             spool = self._make(remote)
         remote.set_spool(spool)
         spool.add_front(remote)
-        spool.adopt(self.broker.outboxes.of(remote.spec.id).take_all())  # It came before what is kept from now on.
+        spool.adopt(self.broker.outboxes.of(remote.spec.id).take_all())  # Before later publishes.
         return spool
 
     def on_majority(self, reachable: bool) -> None:
-        """A master that is cut off from the majority confirms nothing: who knows whether it leads its queue still. To
-        its own clients such a queue is out of reach like one of another node, so they get one like that before it."""
+        """A master that is cut off from the majority confirms nothing: another node may lead its queue by now. To its
+        own clients such a queue is out of reach like one of another node, so a `RemoteQueue` takes its place."""
         fronts, self.fronts = self.fronts, []
         for front in fronts:
             front.step_aside()
@@ -172,13 +172,13 @@ class Spools:
             front = RemoteQueue(queue.spec, self.broker)
             front.set_successor(queue)
             self.broker.replace(queue, front)
-            self.broker.queues_by_id[spec.id] = queue  # To all others it is what it was.
+            self.broker.queues_by_id[spec.id] = queue  # For everything but clients nothing changes.
             self.fronts.append(front)
             if self.may_rescue(queue) and rescue(self.broker, mirror, queue):
                 front.hurry()
 
     def activate(self, spool: Spool) -> None:
-        """It has messages, or is about to."""
+        """A spool has messages, or is about to."""
         if spool not in self.active:
             self.active[spool] = None
             self.is_surveyed = False
@@ -187,7 +187,7 @@ class Spools:
         self.broker.dirty[spool] = None
 
     def may_keep(self, spool: Spool, size: int) -> bool:
-        """Whether there is room, and a reason."""
+        """Returns whether there is room for a publish, and a reason to spool it."""
         if not self.broker.partition_handling.spools and self._obstacle(spool, self._target(spool)):
             return False
         if self.content_bytes + size <= self.content_bytes_max:
@@ -209,7 +209,7 @@ class Spools:
         self.on_progress()
 
     def on_progress(self) -> None:
-        """Messages have left a spool, whichever way."""
+        """Messages have left a spool: sent, expired or dropped."""
         watchers, self.watchers = self.watchers, []
         for watcher in watchers:
             watcher()
@@ -227,7 +227,7 @@ class Spools:
         spool.on_deleted()
         self.broker.forget(spool)
         if self.broker.ended is not None:
-            del self.broker.ended[spool]  # What it took, its queue counts.
+            del self.broker.ended[spool]  # Its queue counts what was published.
         self._look()
         self.on_progress()
 
@@ -242,7 +242,7 @@ class Spools:
         return self.broker.queues_by_id.get(spool.target)
 
     def _obstacle(self, spool: Spool, target: AnyQueue | None) -> str:
-        """Why nothing can be sent on."""
+        """Returns why nothing can be sent on; empty: nothing is in the way."""
         if target is None:
             return "its queue is gone"
         if target.parked is not None:
@@ -254,12 +254,12 @@ class Spools:
         return ""
 
     def way(self, spool: Spool) -> AnyQueue | None:
-        """Where its messages can be sent now."""
+        """Returns the queue if its messages can be sent now."""
         target = self._target(spool)
         return None if target is None or self._obstacle(spool, target) else target
 
     def shortage(self, target: AnyQueue) -> str:
-        """What disk is too small for what waits to be sent there, if it matters to this queue."""
+        """Returns which disk that this queue needs is too small for what waits to be sent there; empty: none."""
         if not self.heals:
             return ""
         if not self.is_surveyed:
@@ -290,21 +290,21 @@ class Spools:
             self._note("info", f"spools no longer wait for disk space at {node}")
 
     def on_room(self) -> None:
-        """A link takes more."""
+        """A link has room again."""
         for spool in self.stalled:
             self.broker.dirty[spool] = None
         self.stalled.clear()
 
     def on_turn(self) -> None:
-        """What a turn had to do is done."""
+        """A turn is over: the spools that had to wait go on in the next one."""
         self.flights_left = FLIGHTS_AT_ONCE
         if self.later:
-            first, *others = self.later  # The first used up what there was. The last to be touched is the first to go.
+            first, *others = self.later  # The first used the limit up: it goes last. `dirty` is taken from its end.
             self.later = []
             self.broker.dirty.update(dict.fromkeys((first, *reversed(others))))
 
     def wake(self) -> None:
-        """Perhaps more can be sent."""
+        """Let all spools try to send."""
         self.is_surveyed = False
         for spool in self.active:
             self.broker.dirty[spool] = None
@@ -313,12 +313,12 @@ class Spools:
         """Once a second."""
         self.ticks = self.ticks + 1 if self.active else 0
         if self.ticks and self.ticks % REMINDER_TICKS == 0:
-            self._remind()  # Before they try again, and seem to be on their way.
+            self._remind()  # Before they try again, which changes their state.
         for spool in self.active:
             spool.resting = False
         self.wake()
         if self.short:
-            self._survey()  # Nobody else would, once nothing is left that waits for it.
+            self._survey()  # Else it would not be made when nothing waits for the node any more.
         self._look()
 
     def _remind(self) -> None:
@@ -358,6 +358,6 @@ class Spools:
 
 
 def _takers(target: AnyQueue) -> tuple[str, ...]:
-    """The nodes on whose disks it will be what is sent to a queue."""
+    """Returns the nodes whose disks take what is sent to a queue."""
     view = target.spec.view
     return (target.spec.node,) if view is None else view.ring

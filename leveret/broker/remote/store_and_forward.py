@@ -1,55 +1,56 @@
 """A spool: publishes for a queue that cannot be reached, on this node's disk until they can be sent on.
 
 A node that is cut off from a queue's master can do three things with a publish: refuse it, make its publisher wait, or
-keep it. Where `cluster_partition_handling` says so (`PartitionHandling.spools`), it keeps it: in the log, in a queue of
-its own that nobody sees, one for each queue that is out of reach. Its publisher has a confirm when it is synced, which
-says a little less than usual: safe as long as the disk of this one node is.
+keep it. Where `cluster_partition_handling` says so (`PartitionHandling.spools`), it keeps it: in the log, in a hidden
+queue, one for each queue that is out of reach. The publisher gets a confirm when it is synced, which promises a little
+less than usual: the message is safe as long as the disk of this one node is.
 
     no link     publish ──▶ spool ──sync──▶ confirmed
     link back              spool ──in order, numbered──▶ the queue ──safe──▶ settled in the spool
     empty       publish ──────────────────────────────▶ the queue
 
-**Once.** To the queue, the spool is a producer (see `producers`): it has a name, and each message has the number that
-it has in the spool. The queue keeps the highest number it took, in the very block that holds the messages. So whatever
-dies while something is under way (this node, the link, the master), all that is not known to be safe is sent again, and
-what had arrived is passed over. That rests on two things. A message is sent only when it is synced here: were it sent
-before, and the spool's block lost with this process, the next message would get its number, and be passed over. And no
-number is given twice, even by a log that was told not to sync: after a start the spool goes on far behind its last one.
-The name is drawn when the spool is made and kept in its log, so that a node with a new disk is not taken for the old.
+**Once.** To the queue, the spool is a producer (see `broker.queue.dedup`): it has a name, and each message has the
+number that it has in the spool. The queue keeps the highest number it took, in the very block that holds the messages.
+So whatever fails while something is under way (this node, the link, the master), all that is not known to be safe is
+sent again, and what had arrived is passed over. That rests on two things. A message is sent only when it is synced
+here: if it were sent before, and the spool's block lost with this process, the next message would get its number, and
+be passed over. And no number is given twice, even by a log that was told not to sync: after a start the spool goes on
+far behind its last one. The name is drawn when the spool is made and kept in its log, so that a node with a new disk is
+not taken for the old.
 
-**Marked.** A queue hands out what it has before it is safe. If its master is lost in between, or was none any more, a
-client has seen messages that are in no queue; they are sent again, and nobody but the spool could know that they come
-for the second time. So what was under way when its fate became unknown is sent as `redelivered`, and after a start all
-that was there before it: what was under way then, nobody knows.
+**Redelivered.** A queue delivers messages before they are safe. If its master is lost in between, or was master no
+longer, a client has seen messages that are in no queue; they are sent again, and only the spool knows that they come
+for the second time. So batches that were under way when the link or the master was lost are sent as `redelivered`, and
+after a start all messages from before it: which of them were under way is not known then.
 
-**In order.** Flights are numbered in a row, each tells the queue the number before it, and a queue that has not taken
-that one refuses it. After a refusal nothing more is sent until the fate of all flights is known; then it begins anew
-with the first that is not safe. As long as something is in the spool, publishes go there, behind it. So that a steady
-publisher does not keep it filled for ever, the last few megabytes make publishes wait for the moment that sending them
-takes; before that, each bundle of publishes waits for a flight.
+**In order.** Batches (`Flight`) are numbered in a row, each tells the queue the number before it, and a queue that has
+not taken that one refuses it. After a refusal nothing more is sent until all batches under way are answered; then
+sending begins anew with the first that is not safe. As long as something is in the spool, publishes go there, behind
+it. So that a steady publisher does not keep it filled for ever, publishes wait while the last few megabytes are sent;
+before that, each bundle of publishes waits for a batch to be sent.
 
-**Out of reach** is a queue without a link to its node; a mirrored one only if no majority is in sight that could agree
-on its next master, or none has come. A master that has lost the majority may be none any more, and confirms nothing. To
-clients of its own node it is out of reach, too: `Spools.on_majority` has a `RemoteQueue` stand before it. So it is with
-a queue that has come to this node while others wait in its spool: until they have entered it, the `RemoteQueue` that
-stood for it still does.
+**Out of reach** is a queue without a link to its node; a mirrored one only if no majority is reachable that could agree
+on its next master, or none has come. A master that has lost the majority may be master no longer, and confirms nothing.
+To clients of its own node it is out of reach, too: `Spools.on_majority` puts a `RemoteQueue` in its place. The same
+holds for a queue that has come to this node while messages wait in its spool: until these have entered the queue, the
+`RemoteQueue` that stood for it still does.
 
-**What is not given up.** The publisher was told that its message is safe, and nobody could tell it otherwise now. So a
-queue that rejects publishes when it is full takes what was kept all the same (`KEPT`): if that had to wait, publishers
-that are nearer would fill every gap before it. To make up for it, a spool rejects what exceeds the limits of its queue,
-as that would, whatever is in there. A message is dropped in two cases. If its queue is deleted: then it shares the fate
-of all others that were in there. And where the strategy says so (`heals`), if it has outlived its time to live, which
-then counts from when it came here; without that, it begins with the queue. Both are counted, and told in the log.
+**Confirmed messages are kept.** The publisher has a confirm, which cannot be revoked. So a queue that rejects publishes
+when it is full takes spooled messages all the same (`KEPT`): if they had to wait, publishers at the queue's own node
+would take all room before them. To make up for it, a spool rejects what exceeds the limits of its queue, as the queue
+would, whatever is in the queue. A message is dropped in two cases. If its queue is deleted: its other messages are,
+too. And where the strategy says so (`heals`), if its TTL has expired, which then counts from when it came here;
+otherwise the TTL begins when it enters the queue. Both are counted and logged.
 
 **In doubt.** What was under way when the link broke, or is in blocks of a master that has lost the majority, may have
-arrived. It has numbers of its own (see `outbox`), of another producer than the spool is. It is kept with these: a mark
-says which messages of the spool have other numbers, and whose (`Borrowed`), and they are sent on with them.
+arrived. It has numbers already (see `outbox`), of another producer than the spool. It is kept with these: a mark says
+which messages of the spool have other numbers, and of which producer (`Borrowed`), and they are sent on with them.
 
 **What is not kept.** Publishes for queues that are exclusive or not durable: these may not outlive the partition.
-Publishes of named producers: they send again by themselves, and their own numbers are what keeps theirs apart. What
-there is no room for is refused.
+Publishes of named producers: they send again by themselves, and their own numbers detect duplicates. What there is no
+room for is refused.
 
-Nothing here waits, and nothing counts messages one by one: a flight is a piece of a block.
+Nothing here blocks, and nothing counts messages one by one: a `Flight` is a piece of a block.
 """
 
 from __future__ import annotations
@@ -79,36 +80,36 @@ if TYPE_CHECKING:
     from leveret.broker.remote.spool_registry import Spools
     from leveret.metadata.rules.queue_rules import QueueRules
 
-SPOOL: Final = 1 << 62  # In the log, a spool has the number of its queue, and this.
-# Nothing in a spool was ever given out, so the bit that would say so says something else in its log: that the message
-# was not persistent, and is not to be in its queue.
+SPOOL: Final = 1 << 62  # Set in the number under which the log has the spool of a queue.
+# No message of a spool was ever delivered, so the bit for that has another meaning in a spool's log: the message was
+# published as transient, and is to be transient in its queue.
 TRANSIENT: Final = REDELIVERED
 FLIGHT_BYTES: Final = 256 << 10
 FLIGHT_MESSAGES: Final = 4_096
-WINDOW_BYTES: Final = 1 << 20  # Under way; half of what a home grants at first, so that others have the rest.
+WINDOW_BYTES: Final = 1 << 20  # Limit of what is under way; half of the first credit, which leaves some for others.
 HOLD_BYTES: Final = 4 << 20  # With so little left, publishes wait until it is sent.
 RECORD_BYTES: Final = 16  # About what a log needs for a message besides its content.
 LEAP: Final = 1 << 32  # Between the last number before a start and the first one after it.
-NAME: Final = b"name"  # The marks of a spool: as what it is known to the queue,
-SINCE: Final = b"since"  # when the first message came into it, by the wall clock,
-BORROWED: Final = b"borrowed:"  # and, with the number of the first, which messages have numbers of another producer.
-BORROWED_ENTRY: Final = Struct(">QQ")  # The number of the last, and what the first is numbered with; then its name.
+NAME: Final = b"name"  # Mark of a spool: its producer name.
+SINCE: Final = b"since"  # Mark: when its first message came, by the wall clock.
+BORROWED: Final = b"borrowed:"  # Mark, with the number of the first: messages with numbers of another producer.
+BORROWED_ENTRY: Final = Struct(">QQ")  # Last number; producer number of the first; then the producer name.
 
 
 class Borrowed(NamedTuple):
-    """Messages of a spool, `first` to `last`, that a queue may know under another name."""
+    """Messages of a spool, `first` to `last`, that have numbers of another producer."""
 
     first: int
     last: int
     producer: bytes
-    number: int  # Of the first.
+    number: int  # That producer's number of the first.
 
     def pack(self) -> bytes:
         return BORROWED_ENTRY.pack(self.last, self.number) + self.producer
 
 
 class Flight(Pending):
-    """Messages on their way to the queue: lo..hi - 1 of a batch."""
+    """Messages sent to the queue and not answered yet: lo..hi - 1 of a batch."""
 
     __slots__ = ("batch", "hi", "is_overdue", "lo", "size")
 
@@ -122,7 +123,7 @@ class Flight(Pending):
 
 
 class Spool(Queue):
-    """What this node keeps for one queue."""
+    """The publishes that this node keeps for one queue."""
 
     __slots__ = (
         "borrowed", "content_bytes", "doubtful", "expired", "flights", "flying_bytes", "flying_count", "flows",
@@ -135,19 +136,19 @@ class Spool(Queue):
         super().__init__(QueueSpec(SPOOL | target.id, target.vhost, target.name, node=node), spools.broker)
         self.spools = spools
         self.target = target.id
-        self.fronts: list[RemoteQueue] = []  # What publishers of this node take for the queue.
+        self.fronts: list[RemoteQueue] = []  # What stands for the queue in its vhost here.
         self.name = b""
         self.content_bytes = 0
         self.flights = 0
         self.flying_bytes = self.flying_count = 0
-        self.refused: list[Flight] = []  # Of those that were under way when the first was refused.
-        self.previous: dict[bytes, int] = {}  # By producer: the last number sent since it was last begun anew.
+        self.refused: list[Flight] = []  # The refused ones, until all that were under way are answered.
+        self.previous: dict[bytes, int] = {}  # By producer: the last number sent since sending last began anew.
         self.borrowed: deque[Borrowed] = deque()
-        self.doubtful = 0  # What has a number up to this one may have been shown to somebody.
-        self.resting = False  # Until the next second: what was sent was refused.
-        self.flows = False  # What was sent was taken, and nothing stands in the way of more.
-        self.is_paced = False  # Publishers wait for the next flight.
-        self.held: list[Parked] | None = None  # Publishes that wait for the last of those before them.
+        self.doubtful = 0  # Messages up to this number may have been delivered to a client.
+        self.resting = False  # True until the next second after a refusal.
+        self.flows = False  # The last batch was accepted, and more can be sent.
+        self.is_paced = False  # Publishers wait until the next batch is answered.
+        self.held: list[Parked] | None = None  # Publishes that wait until the spool is empty.
         self.sent = self.expired = self.turned_away = 0
 
     def __repr__(self) -> str:
@@ -163,7 +164,7 @@ class Spool(Queue):
 
     @property
     def waiting_bytes(self) -> int:
-        """What is to be sent and is not under way, as it will be in a log."""
+        """Returns the bytes of messages that are not under way, as they will be in a log."""
         return max(self.content_bytes - self.flying_bytes, 0) + RECORD_BYTES * self.ready_count
 
     def add_front(self, front: RemoteQueue) -> None:
@@ -176,12 +177,12 @@ class Spool(Queue):
         return fronts
 
     def set_rules(self, rules: QueueRules) -> None:
-        """Those of the queue hold when its messages are there."""
+        """Does nothing: the queue's rules apply when its messages are there."""
 
     def begin(self) -> None:
-        """It has never been, or what the log had of it has been read."""
+        """Begin, as a new spool or with what was read from the log."""
         self.name = self.durable_state.table.get(NAME, b"")
-        if not self.name or not self.count:  # An empty one may have lost its last number with what was not synced.
+        if not self.name or not self.count:  # An empty one may not know its last number: it was not synced.
             prefix = f"spool {self.spec.node} ".encode()[: NAME_BYTES_MAX - 32].decode(errors="ignore")
             self.name = self.spools.broker.unique_name(prefix).encode()
             self.durable_state.set(NAME, self.name)
@@ -201,7 +202,7 @@ class Spool(Queue):
     # -- Coming in -----------------------------------------------------------------------------------------------
 
     def accept(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
-        """A publish for the queue, which is not to overtake what is here. True, as from `enqueue`: slow down."""
+        """Take a publish for the queue, behind all that is here. True, as from `enqueue`: slow down."""
         if self.held is None and self.flows and self.content_bytes <= HOLD_BYTES:
             self.held = []
         if self.held is not None:
@@ -218,7 +219,7 @@ class Spool(Queue):
         return self.is_paced
 
     def adopt(self, sents: list[Sent]) -> None:
-        """Publishes in doubt. Whoever waits for them waits for this node's disk from now on."""
+        """Take publishes in doubt. They are confirmed when this node's disk has them."""
         for sent in sents:
             if not sent.is_wanted():
                 continue
@@ -232,7 +233,7 @@ class Spool(Queue):
             self.enqueue(sent.contents, sent.keys, sent.kind & ~REDELIVERED, sent.size, receipt)
 
     def _borrow(self, first: int, sent: Sent) -> bool:
-        """Note that the next messages have these numbers. False: there are too many such notes."""
+        """Note that the next messages have numbers of another producer. False: there are too many such notes."""
         before = self.borrowed[-1] if self.borrowed else None
         note = Borrowed(first, first + sent.count - 1, sent.name, sent.first)
         if before is not None and before.last + 1 == first and before.producer == sent.name:
@@ -248,7 +249,7 @@ class Spool(Queue):
         return True
 
     def _turns_away(self, contents: list[bytes], keys: list[bytes], kind: int) -> bool:
-        """Whether this is more than the queue itself would take. Publishes to one that rejects some come one by one."""
+        """Returns whether the queue itself would reject this. Publishes to such a queue come one by one."""
         target = self.spools.broker.queues_by_id.get(self.target)
         if target is None or not target.rules.rejects:
             return False
@@ -275,7 +276,7 @@ class Spool(Queue):
         self.spools.content_bytes += size
 
     def is_crowded(self) -> bool:
-        """Whether publishers should wait."""
+        """Returns whether publishers should wait."""
         return self.held is not None or (self.is_paced and self.flights > 0)
 
     def on_logged(self, batch: Batch) -> None:
@@ -285,7 +286,7 @@ class Spool(Queue):
     # -- Going out -----------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send on what can be."""
+        """Send messages to the queue, as many as possible."""
         spools, heals = self.spools, self.spools.heals
         while self.ready and not self.refused and not self.resting and self.flying_bytes < WINDOW_BYTES:
             if not spools.flights_left:
@@ -304,7 +305,7 @@ class Spool(Queue):
             overdue = self._overdue(head, target) if heals else 0
             if overdue and target.rules.dead_letter_exchange is None:
                 self._drop_expired(head, overdue)
-                continue  # Also while there is no room for the others, which may be enough to have it.
+                continue  # Also while there is no disk space for the others: this may be what makes it.
             if spools.shortage(target):
                 self._stop()
                 return
@@ -314,12 +315,12 @@ class Spool(Queue):
             spools.flights_left -= 1
             self._send(head, target, overdue)
         if self.flights and self.ready and isinstance(self.ready[0], Gap):
-            self.want(self.ready[0])  # What is next is read while others are under way.
+            self.want(self.ready[0])  # Read ahead while others are under way.
         if not self.count and not self.refused:
             self._finish()
 
     def _overdue(self, head: Span, target: AnyQueue) -> int:
-        """Of how many at the front the time is up."""
+        """Returns how many messages at the front have expired."""
         batch, at, now_ms, ttl_ms = head.batch, head.lo, self.host.wall_ms, target.rules.ttl_ms
         if (ttl_ms is None and not batch.expires) or is_stream(target.spec.arguments):
             return 0
@@ -333,7 +334,7 @@ class Spool(Queue):
         return at - head.lo
 
     def _drop_expired(self, head: Span, count: int) -> None:
-        """Where nobody wants dead letters."""
+        """Drop expired messages of a queue without a dead-letter exchange."""
         batch, lo, hi = head.batch, head.lo, head.lo + count
         self._take_first(head, count)
         self.expired += count
@@ -348,7 +349,7 @@ class Spool(Queue):
             self.ready.popleft()
 
     def _send(self, head: Span, target: AnyQueue, overdue: int) -> None:
-        """`overdue`: of so many the time is up, and their queue is to send their dead letters."""
+        """Send a batch. `overdue`: so many have expired, and their queue is to dead-letter them."""
         batch, lo = head.batch, head.lo
         note = self._note_of(batch.first + lo)
         hi, kind = self._cut(head, overdue, note), batch.kinds[lo]
@@ -365,7 +366,7 @@ class Spool(Queue):
         self.flying_bytes += flight.size
         kind = kind & EXPIRES if kind & TRANSIENT else kind & (EXPIRES | PERSISTENT)
         in_doubt = is_borrowed or flight.first <= self.doubtful
-        if in_doubt and not is_stream(target.spec.arguments):  # A stream shows what is safe.
+        if in_doubt and not is_stream(target.spec.arguments):  # A stream delivers only what is safe.
             kind |= REDELIVERED
         kind |= KEPT | OVERDUE if overdue else KEPT
         contents, keys = batch.contents[lo:hi], batch.keys[lo:hi]
@@ -374,11 +375,11 @@ class Spool(Queue):
             self.on_complete(flight)
 
     def _note_of(self, number: int) -> Borrowed | None:
-        """Which numbers a message has, or one behind it."""
+        """Returns the first note about this message, or about one behind it."""
         return next((one for one in self.borrowed if one.last >= number), None)
 
     def _cut(self, head: Span, overdue: int, note: Borrowed | None) -> int:
-        """Up to where messages of one kind make up a flight, numbered in a row."""
+        """Returns the end of the messages of one kind, numbered in a row, that make up a batch."""
         batch, lo, size = head.batch, head.lo, 0
         end = min(lo + overdue if overdue else head.hi, lo + FLIGHT_MESSAGES)
         if note is not None:
@@ -416,7 +417,7 @@ class Spool(Queue):
         self.host.dirty[self] = None
 
     def _begin_anew(self) -> None:
-        """Something was refused, and all others have come back."""
+        """Requeue what was refused, now that all batches are answered."""
         for flight in self.refused:
             self.doubtful = max(self.doubtful, flight.last)
             self.flying_count -= flight.count
@@ -428,14 +429,14 @@ class Spool(Queue):
         self._stop()
 
     def _stop(self) -> None:
-        """Nothing is sent for a while: nobody is to wait for it."""
+        """Nothing is sent for a while: publishes do not wait for it any longer."""
         self.flows = self.is_paced = False
         held, self.held = self.held, None
         if held:
             unpark(held, self)
 
     def _finish(self) -> None:
-        """All is sent: publishes go straight to the queue again, those that waited first."""
+        """All is sent: publishes go straight to the queue again, first those that waited."""
         self.flows = self.is_paced = False
         self.previous.clear()
         while self.borrowed:
@@ -448,7 +449,7 @@ class Spool(Queue):
             unpark(held, target)
 
     def oldest_ms(self) -> int:
-        """When the first of its messages came, about."""
+        """Returns about when the first of its messages came."""
         head = self.ready[0] if self.ready else None
         if isinstance(head, Span) and head.batch.times and not self.flights:
             return head.batch.time_at(head.lo)[0]
