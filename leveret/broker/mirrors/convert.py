@@ -148,7 +148,7 @@ class StoreSpilled:
         assert mirrors.store is not None
         job = mirrors.store.spilled(mirror.spec.id, PIECE_BYTES)
         if job is None:
-            mirrors.on_adopted(mirror)
+            mirrors.on_spilled_stored(mirror)
         else:
             mirrors.broker.shell.read(job, lambda done: self._on_read(job, done))
 

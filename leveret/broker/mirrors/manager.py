@@ -230,16 +230,16 @@ class Mirrors:
         """A queue is mirrored no longer."""
         self.held_back.pop(queue, None)
 
-    def on_adopted(self, mirror: Mirror) -> None:
+    def on_spilled_stored(self, mirror: Mirror) -> None:
         """All messages from before a queue was mirrored are stored."""
-        del self.adopting[mirror]
+        del self.storing_spilled[mirror]
 
     def leave(self) -> None:
         """This node stops."""
         self.leaving = True
 
     def take_confirmed(self) -> int:
-        """How many messages were confirmed since this was last asked."""
+        """Returns how many messages were confirmed since the last call."""
         confirmed, self.confirmed = self.confirmed, 0
         return confirmed
 
