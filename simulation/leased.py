@@ -99,8 +99,8 @@ class LeasedWorld(World):
     def _begin(self) -> None:
         super()._begin()
         if self.plan.mirrored:
-            self._order(SetPolicy("/", "leased", f"^{LEASED}$", "queues", 9, {"ha-mode": "all"}))
-            self._run(2.0)
+            self.operators.order(SetPolicy("/", "leased", f"^{LEASED}$", "queues", 9, {"ha-mode": "all"}))
+            self.run_for(2.0)
         self._declare([LEASED])
         for name in self.readers:
             self.scheduler.after(self.lease_dice.random(), self._read_on, name)
@@ -122,11 +122,11 @@ class LeasedWorld(World):
             client.give(Step(0, 0.0, "get", look))
         elif what == "fell":
             self.ledger.on_disturbed(self.scheduler.now + 20.0)
-            self.fault_fell_master(LEASED, dice.choice(("kill", "power", "terminate")), dice.random() * 3)
+            self.operators.fault_fell_master(LEASED, dice.choice(("kill", "power", "terminate")), dice.random() * 3)
         elif self.plan.nodes > 1:
             node = dice.randrange(self.plan.nodes)
             if self.plan.mirrored:
-                self.fault_hand_over(LEASED, node, True)
+                self.operators.fault_hand_over(LEASED, node, True)
             else:
                 self.fault_move(LEASED, node)
 
@@ -144,7 +144,7 @@ class LeasedWorld(World):
 
     def _ask(self, reader: Reader, what: str) -> None:
         """Put a question to whoever leads the queue, in a pass of its own."""
-        found = self._leading(LEASED)
+        found = self.operators.leading(LEASED)
         if found is None:
             return
         machine, node, queue = found
@@ -266,7 +266,7 @@ class LeasedWorld(World):
         if self._is_lost():
             return
         self._strike_once_more()
-        self._run(SHORT_MS / 1000 + 2.0)
+        self.run_for(SHORT_MS / 1000 + 2.0)
         self._check_short()
         waiting = self._browse_leased()
         for reader in self.readers.values():
@@ -274,39 +274,39 @@ class LeasedWorld(World):
             if both and reader.name != SHORT:
                 self.fail(f"places {both[:5]} of lease {reader.name} wait in the queue, too")
         for reader in self.readers.values():
-            self._must(END_S, partial(self._released, reader), lambda: "a lease could not be released")
+            self.must(END_S, partial(self._released, reader), lambda: "a lease could not be released")
         self._check_end(self._browse_leased())
 
     def _strike_once_more(self) -> None:
         """The power fails when something is in every lease."""
         publish = {"queue": LEASED, "count": 20, "padding": 10, "persistent": True, "wait": True}
         self.clients[0].give(Step(0, 0.0, "publish", publish))
-        self._must(START_S, self._all_idle, lambda: f"nothing could be published: {self._standing()}")
+        self.must(START_S, self.all_idle, lambda: f"nothing could be published: {self.standing()}")
         for what in ("open", "take"):
             for reader in self.readers.values():
                 self._ask(reader, what)
-                self._run(1.0)
+                self.run_for(1.0)
         self.ledger.on_disturbed(self.scheduler.now + END_S)
         self.fault_power_all(0.5)
-        self._must(START_S, self._all_serve, lambda: f"after the power has failed: {self._standing()}")
-        self._must(START_S, self._is_served, lambda: f"nobody serves {LEASED}")
+        self.must(START_S, self.all_serve, lambda: f"after the power has failed: {self.standing()}")
+        self.must(START_S, self._is_served, lambda: f"nobody serves {LEASED}")
 
     def _is_served(self) -> bool:
-        found = self._leading(LEASED)
+        found = self.operators.leading(LEASED)
         return found is not None and not found[2].frozen
 
     def _browse_leased(self) -> set[int]:
         for client in self.clients:
             client.give(Step(0, 0.0, "drop", {}))
-        self._run(3.0)
+        self.run_for(3.0)
         found: list[int] = []
         self.clients[0].give(Step(0, 0.0, "browse", {"queue": LEASED, "into": found}))
-        self._must(START_S, self._all_idle, lambda: f"{LEASED} could not be looked at: {self._standing()}")
+        self.must(START_S, self.all_idle, lambda: f"{LEASED} could not be looked at: {self.standing()}")
         return set(found)
 
     def _released(self, reader: Reader) -> bool:
         """Ask until there is an answer."""
-        found = self._leading(LEASED)
+        found = self.operators.leading(LEASED)
         if found is None or found[2].frozen:
             return False
         leases = found[2].extension(Leases)
@@ -317,7 +317,7 @@ class LeasedWorld(World):
         return False
 
     def _check_short(self) -> None:
-        found = self._leading(LEASED)
+        found = self.operators.leading(LEASED)
         if found is None or any(machine.skew_ms for machine in self.machines):
             return
         if any(view.name == SHORT for view in lease_views(found[2])):

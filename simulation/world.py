@@ -36,15 +36,17 @@ from simulation.core.machine import AMQP_PORT, CLUSTER_PORT, Machine
 from simulation.core.network import Network
 from simulation.core.small_limits import small_limits
 from simulation.plan import CLIENTS, DURABLE, Plan
-from simulation.scenarios.broker_features_world import SPECIAL_QUEUES, Special
-from simulation.scenarios.detached import Detached
+from simulation.scenarios.broker_features_world import SPECIAL_QUEUES, BrokerFeatures
+from simulation.scenarios.detached import Detaching
+from simulation.scenarios.drained import Draining
 from simulation.scenarios.operators import Operators
 from simulation.scenarios.paired import HOPE_S
-from simulation.scenarios.partitioned import Partitioned
-from simulation.scenarios.queue_features_world import Featured
-from simulation.scenarios.resource_faults import Ailing
-from simulation.scenarios.spooled import Spooled
-from simulation.scenarios.witnessed import WITNESS, Witnessed, WitnessMachine
+from simulation.scenarios.partitioned import Partitions
+from simulation.scenarios.queue_features_world import QueueFeatures
+from simulation.scenarios.rebalanced import Rebalancing
+from simulation.scenarios.resource_faults import ResourceFaults
+from simulation.scenarios.spooled import Spooling
+from simulation.scenarios.witnessed import WITNESS, Witnessing, WitnessMachine
 
 START_S: Final = 60.0
 SETTLE_S: Final = 150.0  # For nodes to serve and clients to be answered, after all is healed.
@@ -57,7 +59,7 @@ class Violation(AssertionError):
     """What must never happen did."""
 
 
-class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing, Witnessed):
+class World:
     """One run."""
 
     def __init__(self, plan: Plan, traced: bool = False) -> None:
@@ -105,9 +107,16 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
         self.clients: list[Client] = []
         self.wiping: Machine | None = None
         self.is_healed = False  # Nothing more is done to anybody.
-        self.begin_spools()
-        self.begin_detached()
-        self.begin_witness()
+        self.queue_features = QueueFeatures(self)
+        self.broker_features = BrokerFeatures(self)
+        self.operators = Operators(self)
+        self.rebalancing = Rebalancing(self)
+        self.draining = Draining(self)
+        self.partitions = Partitions(self)
+        self.spooling = Spooling(self)
+        self.detaching = Detaching(self)
+        self.resources = ResourceFaults(self)
+        self.witnessing = Witnessing(self)
 
     # -- What happens is noted -----------------------------------------------------------------------------------
 
@@ -133,7 +142,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
 
     def on_started(self, machine: Machine) -> None:
         self.consensus.on_started(machine.name)
-        self.on_happened()
+        self.witnessing.on_happened()
         if machine.server is None:
             return
         self.answers.on_started(machine.name)
@@ -145,7 +154,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
         for over in machine.at_death:
             over()
         machine.at_death.clear()
-        self.on_happened()
+        self.witnessing.on_happened()
         if machine.server is None:
             return
         if self.pauses is not None:
@@ -166,10 +175,10 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
             return
         if machine.server is not None and machine.server.node is not None:
             self.consensus.observe(machine.name, machine.server.node.cluster)
-            self.check_apart(machine, machine.server.node)
+            self.witnessing.check_apart(machine, machine.server.node)
             self.answers.observe(machine.name, machine.server.node)
-            self.observe_spools(machine, machine.server.node.broker.spools)
-            self.observe_detached(machine, machine.server.node.broker.detachment)
+            self.spooling.observe_spools(machine, machine.server.node.broker.spools)
+            self.detaching.observe_detached(machine, machine.server.node.broker.detachment)
             if self.mirrors is not None:
                 self.mirrors.observe(machine.name, machine.server.node)
         if self.pauses is not None:
@@ -218,22 +227,22 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
         self._begin()
         start = self.scheduler.now
         for step in self.plan.taken():
-            self.scheduler.at(start + step.at, self._take, step)
+            self.scheduler.at(start + step.at, self.take, step)
             last = step.at
-        self._run(last + 1.0 if self.plan.taken() else 0.0)
-        self._run(max(0.0, max(self.calm_until, self.sundered_until) - self.scheduler.now))
+        self.run_for(last + 1.0 if self.plan.taken() else 0.0)
+        self.run_for(max(0.0, max(self.witnessing.calm_until, self.detaching.sundered_until) - self.scheduler.now))
         self._heal()
         if isinstance(self.ledger, SpecialFates):
-            self._end_special(self.ledger)
+            self.broker_features.end_special(self.ledger)
         if isinstance(self.ledger, Fates):
-            self._let_age(self.ledger)
+            self.queue_features.let_age(self.ledger)
         if self.mirrors is not None and self.dice.random() < 0.5:
             self._compare_members()
         self._empty()
         if self.dice.random() < 0.6:
             self._empty_again()
         if isinstance(self.ledger, SpecialFates):
-            self._scan_streams(self.ledger)
+            self.broker_features.scan_streams(self.ledger)
 
     def close(self) -> None:
         for machine in self.everybody:
@@ -241,21 +250,21 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
                 machine.loop.kill()
         self.client_loop.kill()
 
-    def _run(self, seconds: float, done: Callable[[], bool] | None = None) -> bool:
+    def run_for(self, seconds: float, done: Callable[[], bool] | None = None) -> bool:
         reached = self.scheduler.run(self.scheduler.now + seconds, done)
         if self.failure is not None:
             raise Violation(self.failure)
         return reached
 
-    def _must(self, seconds: float, done: Callable[[], bool], text: Callable[[], str]) -> None:
-        if not self._run(seconds, done):
+    def must(self, seconds: float, done: Callable[[], bool], text: Callable[[], str]) -> None:
+        if not self.run_for(seconds, done):
             self.fail(text())
             raise Violation(self.failure)
 
     def _begin(self) -> None:
         for machine in self.everybody:
             self.scheduler.after(self.dice.random() * 2, machine.start)
-        self._must(START_S, self._all_serve, lambda: f"no cluster came to be within {START_S} s: {self._standing()}")
+        self.must(START_S, self.all_serve, lambda: f"no cluster came to be within {START_S} s: {self.standing()}")
         places = [machine.name for machine in self.machines]
         self.client_loop.place = "clients"
         self.clients = [
@@ -275,13 +284,13 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
             before, policy = self.plan.opening()
             before += len(self.queues) - DURABLE
             self._declare(self.queues[:before])
-            self.fault_policy(**policy)
-            self._run(2.0)
+            self.operators.fault_policy(**policy)
+            self.run_for(2.0)
             self._declare(self.queues[before:])
         if isinstance(self.ledger, Fates):
-            self._begin_features(self.ledger)
+            self.queue_features.begin_features(self.ledger)
         if isinstance(self.ledger, SpecialFates):
-            self._begin_special(self.ledger)
+            self.broker_features.begin_special(self.ledger)
 
     def _declare(self, names: list[str]) -> None:
         quorum, features = self.plan.quorum(), self.plan.features()
@@ -290,7 +299,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
             arguments |= {"x-queue-type": "quorum"} if name in quorum else {}
             declare = {"queue": name, "durable": True, "arguments": arguments}
             self.clients[number % CLIENTS].give(Step(0, 0.0, "declare", declare))
-        self._must(START_S, self._all_idle, lambda: f"queues could not be declared: {self._standing()}")
+        self.must(START_S, self.all_idle, lambda: f"queues could not be declared: {self.standing()}")
         for name in names:
             facts = self.ledger.queue(name)
             facts.declared, facts.owner = True, self._owner(name) if self.mirrors is None else None
@@ -304,16 +313,16 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
                     return spec.node.partition("@")[2]
         return None
 
-    def _all_serve(self) -> bool:
+    def all_serve(self) -> bool:
         return all(machine.serving for machine in self.everybody)
 
     def _serves(self, node_name: str) -> bool:
         return any(machine.node_name == node_name and machine.serving for machine in self.machines)
 
-    def _all_idle(self) -> bool:
+    def all_idle(self) -> bool:
         return all(client.idle for client in self.clients)
 
-    def _standing(self) -> str:
+    def standing(self) -> str:
         nodes = [
             f"{one.name} {'serves' if one.serving else 'does not serve' if one.alive else 'is dead'}"
             for one in self.everybody
@@ -323,14 +332,14 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
 
     # -- Steps ---------------------------------------------------------------------------------------------------
 
-    def _take(self, step: Step) -> None:
+    def take(self, step: Step) -> None:
         arguments = dict(step.arguments)
-        fault = getattr(self, f"fault_{step.what}", None)
+        fault = self.find_fault(step.what)
         if fault is not None:
-            if self.is_calm() or self.is_spared(step):
+            if self.witnessing.is_calm() or self.detaching.is_spared(step):
                 return
             self.note("world", str(step))
-            self.on_happened()
+            self.witnessing.on_happened()
             self.ledger.on_disturbed(self.scheduler.now + arguments.get("seconds", 0.0) + UNREST_S)
             fault(**arguments)
             return
@@ -342,7 +351,27 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
         self.note(client.name, str(step))
         client.give(step._replace(arguments=arguments))
 
-    def _start_later(self, machine: Machine, seconds: float) -> None:
+    def find_fault(self, name: str) -> Callable[..., None] | None:
+        """Returns what carries out a fault: a method `fault_…` of the world or of one of its parts."""
+        parts = (
+            self.operators,
+            self.rebalancing,
+            self.draining,
+            self.partitions,
+            self.spooling,
+            self.detaching,
+            self.resources,
+            self.witnessing,
+        )
+        found = (getattr(part, f"fault_{name}", None) for part in (self, *parts))
+        return next((one for one in found if one is not None), None)
+
+    def fault(self, name: str) -> Callable[..., None]:
+        found = self.find_fault(name)
+        assert found is not None, name
+        return found
+
+    def start_later(self, machine: Machine, seconds: float) -> None:
         self.scheduler.after(seconds, self._start, machine)
 
     def _start(self, machine: Machine) -> None:
@@ -351,22 +380,22 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
 
     def fault_kill(self, node: int, seconds: float) -> None:
         self.everybody[node].kill(power=False)
-        self._start_later(self.everybody[node], seconds)
+        self.start_later(self.everybody[node], seconds)
 
     def fault_power(self, node: int, seconds: float) -> None:
         self.everybody[node].kill(power=True)
-        self._start_later(self.everybody[node], seconds)
+        self.start_later(self.everybody[node], seconds)
 
     def fault_power_all(self, seconds: float) -> None:
         for machine in self.everybody:
             machine.kill(power=True)
-            self._start_later(machine, seconds * (0.5 + self.dice.random()))
+            self.start_later(machine, seconds * (0.5 + self.dice.random()))
 
     def fault_kill_leader(self, seconds: float) -> None:
         for machine in self.everybody:
             if self.consensus.leads(machine.name):
                 machine.kill(power=self.dice.random() < 0.5)
-                self._start_later(machine, seconds)
+                self.start_later(machine, seconds)
 
     def fault_abandon(self, cut: float, seconds: float) -> None:
         """The leader goes on alone, and dies before the other one can see it again: see `paired`."""
@@ -375,12 +404,12 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
             return
         others = [other for other in self.everybody if other is not leader]
         if not self.plan.proofs().trusts_refusals:
-            self._cut([way for one in others for way in ((one.name, leader.name), (leader.name, one.name))], cut)
+            self.cut([way for one in others for way in ((one.name, leader.name), (leader.name, one.name))], cut)
             self.scheduler.after(cut - 0.5, self._abandon, leader, 3.5 + seconds)
             return
         for other in others:  # It does not go on, unless the other one has died.
             other.kill(power=False)
-            self._start_later(other, cut)
+            self.start_later(other, cut)
             if self.dice.random() < 0.5:
                 self.scheduler.after(cut, self._abandon_met, leader, other, 3.5 + seconds)
             else:
@@ -389,7 +418,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
     def _abandon(self, machine: Machine, seconds: float) -> None:
         if not self.is_healed:
             machine.kill(power=False)
-            self._start_later(machine, seconds)
+            self.start_later(machine, seconds)
 
     def _abandon_met(self, leader: Machine, other: Machine, seconds: float) -> None:
         """As soon as the other one is linked again, before it can hear what it has missed."""
@@ -403,7 +432,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
 
     def fault_terminate(self, node: int, seconds: float) -> None:
         self.everybody[node].terminate()
-        self._start_later(self.everybody[node], seconds + 15.0)
+        self.start_later(self.everybody[node], seconds + 15.0)
 
     def fault_strike(self, node: int, changes: int, power: bool) -> None:
         """Die in the middle of one of the next writes to disk."""
@@ -450,7 +479,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
                 if not machine.is_excused():
                     raise
                 machine.kill(power=False)
-                self._start_later(machine, 1.0)
+                self.start_later(machine, 1.0)
 
         machine.loop.create_task(restart())
 
@@ -479,7 +508,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
         """A disk is lost for good. An operator has the others forget the node, and lets a new one join in its place."""
         machine = self.machines[node]
         others = [one for one in self.machines if one is not machine]
-        if self.wiping is not None or len(others) < 2 or not self._all_serve():
+        if self.wiping is not None or len(others) < 2 or not self.all_serve():
             return  # Who loses a majority of the disks has lost.
         if machine.server is not None and machine.server.node is not None and machine.server.node.broker.spools.active:
             return  # What a spool holds is on one disk.
@@ -520,7 +549,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
     def fault_power_some(self, some: list[int], power: bool, seconds: float) -> None:
         for node in some:
             self.everybody[node].kill(power)
-            self._start_later(self.everybody[node], seconds * (0.5 + self.dice.random()))
+            self.start_later(self.everybody[node], seconds * (0.5 + self.dice.random()))
 
     def fault_skew(self, node: int, ms: int) -> None:
         self.machines[node].skew_ms += ms
@@ -542,33 +571,33 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
     def fault_cut_client(self, client: int, node: int, seconds: float, back: bool) -> None:
         """All clients are in one place, so they are cut off together."""
         name = self.machines[node].name
-        self._cut([("clients", name), *([(name, "clients")] if back else [])], seconds)
+        self.cut([("clients", name), *([(name, "clients")] if back else [])], seconds)
 
     def fault_part(self, node: int, other: int, seconds: float) -> None:
         a, b = self.everybody[node].name, self.everybody[other].name
-        self._cut([(a, b), (b, a)], seconds)
+        self.cut([(a, b), (b, a)], seconds)
 
     def fault_cut_one_way(self, node: int, other: int, seconds: float) -> None:
-        self._cut([(self.everybody[node].name, self.everybody[other].name)], seconds)
+        self.cut([(self.everybody[node].name, self.everybody[other].name)], seconds)
 
     def fault_isolate(self, node: int, seconds: float) -> None:
         """From all other nodes, not from clients."""
         name = self.everybody[node].name
         others = [machine.name for machine in self.everybody if machine.name != name]
-        self._cut([way for one in others for way in ((name, one), (one, name))], seconds)
+        self.cut([way for one in others for way in ((name, one), (one, name))], seconds)
 
     def fault_slow_link(self, node: int, other: int, seconds: float) -> None:
         way = (self.everybody[node].name, self.everybody[other].name)
         self.network.slow[way] = 200.0
         self.scheduler.after(seconds, self.network.slow.pop, way, None)
 
-    def _cut(self, ways: list[tuple[str, str]], seconds: float) -> None:
+    def cut(self, ways: list[tuple[str, str]], seconds: float) -> None:
         for a, b in ways:
             self.network.cut(a, b)
         self.scheduler.after(seconds, self._mend, ways)
 
     def _mend(self, ways: list[tuple[str, str]]) -> None:
-        self.network.mend([way for way in ways if not self.is_sundered(way)])
+        self.network.mend([way for way in ways if not self.detaching.is_sundered(way)])
 
     # -- The end -------------------------------------------------------------------------------------------------
 
@@ -585,21 +614,25 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
                 machine.wanted = True
                 self.scheduler.after(15.0 if machine.alive and not machine.serving else 0.0, machine.start)
         if self.plan.drained:
-            self.end_draining()
-        self._must(
+            self.draining.end_draining()
+        self.must(
             SETTLE_S,
-            lambda: self._all_serve() and self._all_idle() and not self.drained(),
-            lambda: f"{SETTLE_S} s after all was healed: {self._standing()}",
+            lambda: self.all_serve() and self.all_idle() and not self.draining.drained(),
+            lambda: f"{SETTLE_S} s after all was healed: {self.standing()}",
         )
-        self._run(8.0)
-        self._must(SETTLE_S, lambda: not self.spools_left(), lambda: f"spools are not empty: {self.spools_left()}")
+        self.run_for(8.0)
+        self.must(
+            SETTLE_S,
+            lambda: not self.spooling.spools_left(),
+            lambda: f"spools are not empty: {self.spooling.spools_left()}",
+        )
         if self.mirrors is not None:
             self._shuffle()
         for client in self.clients:
             client.give(Step(0, 0.0, "feel", {}))
-        self._must(SETTLE_S, self._all_idle, lambda: f"at the end: {self._standing()}")
+        self.must(SETTLE_S, self.all_idle, lambda: f"at the end: {self.standing()}")
         all_members = self._clusters()
-        self._must(10.0, lambda: self.consensus.is_kept(all_members), lambda: self.consensus.standing(all_members))
+        self.must(10.0, lambda: self.consensus.is_kept(all_members), lambda: self.consensus.standing(all_members))
         if self.mirrors is not None:
             self._heal_mirrors(self.mirrors)
 
@@ -612,17 +645,17 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
     def _shuffle(self) -> None:
         """Have other nodes lead, while clients publish and consume: all of them must go on."""
         for queue in self.queues:
-            found = self._leading(queue)
+            found = self.operators.leading(queue)
             if found is None or found[2].mirror is None or found[2].mirror.member.view is None:
                 continue
             heirs = [name for name, _ in found[2].mirror.member.view.in_sync if name != found[0].node_name]
             if heirs:
-                self._hand_over(found[0], found[1], found[2].mirror, self.dice.choice(heirs))
+                self.operators.hand_over(found[0], found[1], found[2].mirror, self.dice.choice(heirs))
             for client in self.clients:
                 publish = {"queue": queue, "count": 3, "padding": 10, "persistent": True, "wait": True}
                 client.give(Step(0, 0.0, "publish", publish))
-            self._run(self.dice.random())
-        self._must(SETTLE_S, self._all_idle, lambda: f"after queues were handed over: {self._standing()}")
+            self.run_for(self.dice.random())
+        self.must(SETTLE_S, self.all_idle, lambda: f"after queues were handed over: {self.standing()}")
 
     def _heal_mirrors(self, mirrors: MirrorChecker) -> None:
         """All queues have masters that serve, and all mirrors have what these have."""
@@ -631,17 +664,17 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
         def order() -> None:
             """Where mirrors are not filled by themselves, an operator has them filled, and insists."""
             for queue in queues:
-                found = self._leading(queue)
+                found = self.operators.leading(queue)
                 if found is None:
                     continue
                 rules = found[1].member_changes.rules_of(found[2].spec)
                 if not rules.fills or not rules.window.is_open(found[1].broker.wall_ms):
-                    self.fault_order_sync(queue, 0, True)
+                    self.operators.fault_order_sync(queue, 0, True)
             if self._unserved(mirrors, queues):
                 self.scheduler.after(5.0, order)
 
         order()
-        self._must(
+        self.must(
             SETTLE_S,
             lambda: not self._unserved(mirrors, queues),
             lambda: f"after all was healed: {', '.join(self._unserved(mirrors, queues))}",
@@ -654,15 +687,15 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
     def _compare_members(self) -> None:
         """Let each member lead once, and see what is in the queue then."""
         if self.plan.rebalanced:
-            self.end_rebalancing()
-            self._must(SETTLE_S, self.is_settled, lambda: "queues are still on their way somewhere")
+            self.rebalancing.end_rebalancing()
+            self.must(SETTLE_S, self.rebalancing.is_settled, lambda: "queues are still on their way somewhere")
         for client in self.clients:
             client.give(Step(0, 0.0, "drop", {}))
-        self._run(5.0)
+        self.run_for(5.0)
         for queue in self.queues:
             seen: dict[str, list[int]] = {}
-            found = self._leading(queue)
-            if self._changes_by_itself(queue) or self.ledger.queue(queue).lost:
+            found = self.operators.leading(queue)
+            if self.queue_features.changes_by_itself(queue) or self.ledger.queue(queue).lost:
                 continue
             if found is None or found[2].mirror is None:
                 continue
@@ -679,33 +712,37 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
         """What is in a queue when this node leads it."""
 
         def is_led() -> bool:
-            found = self._leading(queue)
+            found = self.operators.leading(queue)
             if found is None or found[2].mirror is None or not found[2].mirror.member.serving:
                 return False
             return found[0].node_name == name and not found[2].frozen
 
         def ask() -> None:
             """Now may not be the moment; then it is asked for again."""
-            found = self._leading(queue)
+            found = self.operators.leading(queue)
             if wanted and not is_led() and found is not None and found[2].mirror is not None:
-                self._hand_over(found[0], found[1], found[2].mirror, name)
+                self.operators.hand_over(found[0], found[1], found[2].mirror, name)
                 self.scheduler.after(5.0, ask)
 
         wanted = [name]
         ask()
-        self._must(DRAIN_S, is_led, lambda: f"{queue} could not be handed over to {name}")
+        self.must(DRAIN_S, is_led, lambda: f"{queue} could not be handed over to {name}")
         wanted.clear()
         into: list[int] = []
         self.clients[0].give(Step(0, 0.0, "browse", {"queue": queue, "into": into}))
-        self._must(DRAIN_S, self._all_idle, lambda: f"{queue} could not be looked at: {self._standing()}")
+        self.must(DRAIN_S, self.all_idle, lambda: f"{queue} could not be looked at: {self.standing()}")
         return into
 
     def _empty(self) -> None:
         """Take all out of the durable queues and compare it with what must be in them."""
         for client in self.clients:
             client.give(Step(0, 0.0, "drop", {}))
-        self._run(5.0)
-        self._must(SETTLE_S, lambda: not self.records_left(), lambda: f"nobody was told of {self.records_left()}")
+        self.run_for(5.0)
+        self.must(
+            SETTLE_S,
+            lambda: not self.detaching.records_left(),
+            lambda: f"nobody was told of {self.detaching.records_left()}",
+        )
         drained: dict[str, list[int]] = {queue: [] for queue in self.queues}
         for number, (queue, into) in enumerate(drained.items()):
             self.clients[number % CLIENTS].give(Step(0, 0.0, "drain", {"queue": queue, "into": into}))
@@ -713,10 +750,10 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
 
         def is_all_there() -> bool:
             there = all(owed[queue] <= set(drained[queue]) for queue in drained)
-            return self._all_idle() and there and not self.ledger.unaccounted(drained)
+            return self.all_idle() and there and not self.ledger.unaccounted(drained)
 
-        self._run(DRAIN_S, is_all_there)
-        self._run(3.0)
+        self.run_for(DRAIN_S, is_all_there)
+        self.run_for(3.0)
         for queue, numbers in drained.items():
             self.note("world", f"in {queue}: {numbers}")
             self.ledger.on_drained(queue, numbers)
@@ -728,10 +765,10 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
         """Acknowledge all that was taken, get it in writing, fail the power: nothing may come back."""
         for client in self.clients:
             client.give(Step(0, 0.0, "prove", {"which": 0}))
-        self._must(SETTLE_S, self._all_idle, lambda: f"the last acknowledgements: {self._standing()}")
+        self.must(SETTLE_S, self.all_idle, lambda: f"the last acknowledgements: {self.standing()}")
         if self.mirrors is not None:
             mirrors = self.mirrors
-            self._must(
+            self.must(
                 SETTLE_S,
                 lambda: not self._unserved(mirrors, self.queues, empty=True),
                 lambda: f"although all is empty: {', '.join(self._unserved(mirrors, self.queues, empty=True))}",
@@ -739,8 +776,8 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
         self.ledger.on_disturbed(self.scheduler.now + UNREST_S)
         for machine in self.everybody:
             machine.kill(power=True)
-            self._start_later(machine, self.dice.random())
-        self._must(SETTLE_S, self._all_serve, lambda: f"after the last start: {self._standing()}")
+            self.start_later(machine, self.dice.random())
+        self.must(SETTLE_S, self.all_serve, lambda: f"after the last start: {self.standing()}")
         self._empty()
 
     def summary(self) -> str:
@@ -750,10 +787,10 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
             f"{self.consensus.summary()}, {'' if self.pauses is None else self.pauses.summary() + ', '}"
             f"{'' if self.mirrors is None else self.mirrors.summary() + ', '}"
             f"{self.ledger.summary()}, {self.answers.summary(self.ledger)}"
-            f"{f', {sum(self.spooled.values())} sent on' if self.spooled else ''}"
+            f"{f', {sum(self.spooling.spooled.values())} sent on' if self.spooling.spooled else ''}"
             f"{f', {self.ledger.apart.delivered} apart' if self.ledger.apart.delivered else ''}"
-            f"{f', {self.recovered} recovered' if self.recovered else ''}"
-            f"{f', two of three seen {self.losses} times' if self.plan.witnessed else ''}"
+            f"{f', {self.resources.recovered} recovered' if self.resources.recovered else ''}"
+            f"{f', two of three seen {self.witnessing.losses} times' if self.plan.witnessed else ''}"
         )
 
 

@@ -11,8 +11,6 @@ A part of `World`. In the end, when all is healed:
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.metadata.model.commands import (
@@ -24,8 +22,6 @@ from leveret.metadata.model.commands import (
     SetVhostLimits,
 )
 from simulation.clients.client import IDLE_S, Step
-from simulation.core.loop import Scheduler
-from simulation.core.machine import Machine
 from simulation.features.broker_features import (
     CONNECTIONS_MAX,
     DELAYED_QUEUE,
@@ -39,7 +35,7 @@ from simulation.features.broker_features import (
 
 if TYPE_CHECKING:
     from simulation.checkers.broker_features_checker import SpecialFates
-    from simulation.plan import Plan
+    from simulation.world import World
 
 START_S: Final = 60.0
 SCAN_S: Final = 30.0
@@ -52,61 +48,59 @@ SKEW_S: Final = 300.0  # Clocks that are further apart are put forward before wh
 CHANNELS_MAX: Final = 5
 
 
-class Special:
-    """See above."""
+class BrokerFeatures:
+    """Begins and ends a run with features of the broker."""
 
-    scheduler: Scheduler
-    dice: random.Random
-    machines: list[Machine]
-    clients: Any  # Special ones.
-    plan: Plan
-    note: Callable[[str, str], None]
-    fault_skew: Callable[[int, int], None]
-    _run: Callable[..., bool]
-    _must: Callable[..., None]
-    _standing: Callable[[], str]
-    _all_idle: Callable[[], bool]
-    _all_serve: Callable[[], bool]
-    _order: Callable[[Any], None]
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    @property
+    def clients(self) -> Any:
+        """Returns the clients, each a `BrokerFeaturesClient`."""
+        return self.world.clients
 
     def _give(self, number: int, what: str, **arguments: Any) -> None:
         self.clients[number % len(self.clients)].give(Step(0, 0.0, what, arguments))
 
     def _wait(self, what: str) -> None:
-        self._must(START_S, self._all_idle, lambda: f"{what}: {self._standing()}")
+        self.world.must(START_S, self.world.all_idle, lambda: f"{what}: {self.world.standing()}")
 
-    def _begin_special(self, fates: SpecialFates) -> None:
-        for number, (name, kind) in enumerate(draw_streams(self.plan.seed, self.plan.nodes).items()):
+    def begin_special(self, fates: SpecialFates) -> None:
+        for number, (name, kind) in enumerate(draw_streams(self.world.plan.seed, self.world.plan.nodes).items()):
             fates.streams.add(name, kind)
             self._give(number, "declare", queue=name, durable=True, arguments=kind.arguments())
         self._give(2, "delayer")
         self._wait("streams and delays could not be declared")
         for name in (*SPECIAL_QUEUES, DELAYED_QUEUE):
             fates.queue(name)  # Their disks may be lost before anybody has used them.
-        self._order(AddVhost(TIGHT))
-        self._run(2.0)
-        self._order(SetVhostLimits(TIGHT, {"max-connections": CONNECTIONS_MAX, "max-queues": QUEUES_MAX}))
-        self._order(SetPermissions("guest", TIGHT, ".*", ".*", ".*"))
+        self.world.operators.order(AddVhost(TIGHT))
+        self.world.run_for(2.0)
+        self.world.operators.order(
+            SetVhostLimits(TIGHT, {"max-connections": CONNECTIONS_MAX, "max-queues": QUEUES_MAX})
+        )
+        self.world.operators.order(SetPermissions("guest", TIGHT, ".*", ".*", ".*"))
         for name, features in fates.features.items():
             if features.by_operator:
                 limit: dict[str, Any] = {"delivery-limit": features.delivery_limit}
-                self._order(SetPolicy("/", f"limit of {name}", f"^{name}$", "classic_queues", 0, limit, operator=True))
-        self._run(2.0)
+                self.world.operators.order(
+                    SetPolicy("/", f"limit of {name}", f"^{name}$", "classic_queues", 0, limit, operator=True)
+                )
+        self.world.run_for(2.0)
 
     # -- The end -------------------------------------------------------------------------------------------------
 
-    def _end_special(self, fates: SpecialFates) -> None:
+    def end_special(self, fates: SpecialFates) -> None:
         for number, name in enumerate(STREAMS):
             self._give(number, "publish", queue=name, count=1, padding=0, persistent=True, wait=True)
         self._wait("the last publish to streams")
-        self._run(IDLE_S + 2)
+        self.world.run_for(IDLE_S + 2)
         readers = [
             (channel.queue, channel.stream)
             for client in self.clients
             for channel in client.consumers
             if channel.queue in STREAMS and channel.is_hungry() and channel.session.styles[channel.number] != "hold"
         ]
-        self._scan_streams(fates)
+        self.scan_streams(fates)
         for queue, reader in readers:
             fates.streams.check_served(queue, reader)
         self._trim_streams(fates)
@@ -117,33 +111,35 @@ class Special:
     def _drop_all(self) -> None:
         for client in self.clients:
             client.give(Step(0, 0.0, "drop", {}))
-        self._run(2.0)
+        self.world.run_for(2.0)
 
-    def _scan_streams(self, fates: SpecialFates) -> dict[str, list[int]]:
+    def scan_streams(self, fates: SpecialFates) -> dict[str, list[int]]:
         """Read all of each stream."""
         found: dict[str, list[int]] = {name: [] for name in STREAMS}
         for number, (name, into) in enumerate(found.items()):
             self._give(number, "scan", queue=name, into=into)
         owed = {name: fates.streams.owed(name) for name in STREAMS}
-        self._run(SCAN_S, lambda: self._all_idle() and all(owed[name] <= set(found[name]) for name in STREAMS))
-        self._run(3.0)
+        self.world.run_for(
+            SCAN_S, lambda: self.world.all_idle() and all(owed[name] <= set(found[name]) for name in STREAMS)
+        )
+        self.world.run_for(3.0)
         for name, numbers in found.items():
             fates.streams.on_scanned(name, numbers)
-        self._run(0.0)
+        self.world.run_for(0.0)
         return found
 
     def _trim_streams(self, fates: SpecialFates) -> None:
         """What is too much or too old goes, when enough has come behind it."""
         for name in STREAMS:
-            kind, since = fates.streams.books[name].kind, self.scheduler.now
+            kind, since = fates.streams.books[name].kind, self.world.scheduler.now
             if kind.keeps_all or fates.queue(name).lost or fates.skew_ms:
                 continue
             self._drip(name, kind)
             if kind.max_age_s is not None:
-                self._run(kind.max_age_s * 1.2 + 1)
+                self.world.run_for(kind.max_age_s * 1.2 + 1)
                 self._give(0, "drip", queue=name, count=1, padding=0, seconds=1.0)
                 self._wait("messages could not be published one by one")
-            fates.streams.check_trimmed(name, self._scan_streams(fates)[name], since)
+            fates.streams.check_trimmed(name, self.scan_streams(fates)[name], since)
 
     def _drip(self, name: str, kind: Stream) -> None:
         padding = 500
@@ -155,13 +151,13 @@ class Special:
         delayed = [one for one in fates.messages.values() if fates.is_delayed(one)]
         due = max((one.published_at + (one.extras.delay_ms or 0) / 1000 for one in delayed), default=0.0)
         self._put_clocks_forward(fates)
-        self._run(max(0.0, due + min(fates.skew_ms / 1000, SKEW_S) + LATE_S - self.scheduler.now))
+        self.world.run_for(max(0.0, due + min(fates.skew_ms / 1000, SKEW_S) + LATE_S - self.world.scheduler.now))
         if any(fates.queue(name).lost for name in (KEEPER, DELAYED_QUEUE)):
             return
         known = len(fates.messages)
         self._give(0, "delay", count=3, padding=10, persistent=True, delay_ms=LATE_MS, wait=True)
         self._wait("nothing could be delayed")
-        self._run(LATE_MS / 1000 + LATE_S)
+        self.world.run_for(LATE_MS / 1000 + LATE_S)
         into: list[int] = []
         self._give(1, "browse", queue=DELAYED_QUEUE, into=into)
         self._wait("what was delayed could not be looked for")
@@ -174,39 +170,41 @@ class Special:
         that time, with its million ticks: all clocks leap to where the fastest of them has been."""
         ms = fates.skew_ms
         if ms > SKEW_S * 1000:
-            self.note("world", f"all clocks are put forward by {ms} ms")
-            for node in range(len(self.machines)):
-                self.fault_skew(node, ms)
+            self.world.note("world", f"all clocks are put forward by {ms} ms")
+            for node in range(len(self.world.machines)):
+                self.world.fault_skew(node, ms)
 
     def _find_room(self, fates: SpecialFates) -> None:
         """All have to do with `tight`, and one of them dies with that: nobody counts its connections any more."""
-        for number in range(len(self.machines)):
+        for number in range(len(self.world.machines)):
             self._give(number, "crowd", node=number, count=1, seconds=UNREST_S)
         self._wait("nobody could go where there is little room")
-        machine = self.dice.choice(self.machines)
-        if len(self.machines) > 1:  # Else there is nobody who could count them.
-            fates.on_disturbed(self.scheduler.now + UNREST_S)
-            machine.kill(power=self.dice.random() < 0.5)
-            self._run(1.0)
+        machine = self.world.dice.choice(self.world.machines)
+        if len(self.world.machines) > 1:  # Else there is nobody who could count them.
+            fates.on_disturbed(self.world.scheduler.now + UNREST_S)
+            machine.kill(power=self.world.dice.random() < 0.5)
+            self.world.run_for(1.0)
             machine.start()
-            self._must(START_S, self._all_serve, lambda: f"after {machine.name} fell: {self._standing()}")
-            self._run(AWAY_S)
+            self.world.must(
+                START_S, self.world.all_serve, lambda: f"after {machine.name} fell: {self.world.standing()}"
+            )
+            self.world.run_for(AWAY_S)
         for client in self.clients:
             for session in client.crowd:
                 session.drop()
         self._drop_all()
-        self._order(SetUserLimits("guest", {"max-channels": CHANNELS_MAX}))
-        self._run(3.0)
+        self.world.operators.order(SetUserLimits("guest", {"max-channels": CHANNELS_MAX}))
+        self.world.run_for(3.0)
         taken: list[int] = []
-        node = (self.machines.index(machine) + 1) % len(self.machines)
+        node = (self.world.machines.index(machine) + 1) % len(self.world.machines)
         self._give(0, "fill_room", node=node, connections=CONNECTIONS_MAX, channels=CHANNELS_MAX, into=taken)
         self._wait("room could not be looked for")
         fates.crowds.on_room("connections", taken[0], CONNECTIONS_MAX)
         fates.crowds.on_room("channels", taken[1], CHANNELS_MAX)
-        self._order(ClearUserLimits("guest"))
-        self._run(2.0)
-        for machine in self.machines:
+        self.world.operators.order(ClearUserLimits("guest"))
+        self.world.run_for(2.0)
+        for machine in self.world.machines:
             assert machine.server is not None and machine.server.node is not None
             known = {name for vhost, name in machine.server.node.metadata.queues if vhost == TIGHT}
             fates.crowds.on_known(machine.name, known, fates.has_lost_disks)
-        self._run(0.0)
+        self.world.run_for(0.0)

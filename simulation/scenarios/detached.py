@@ -19,9 +19,8 @@ from simulation.clients.client import Step
 
 if TYPE_CHECKING:
     from leveret.broker.mirrors.detachment import Detachment
-    from simulation.checkers.ledger import Ledger
-    from simulation.core.loop import Scheduler
     from simulation.core.machine import Machine
+    from simulation.world import World
 
 SUNDERED: Final = (40, 85)  # The steps that do so.
 SPARED: Final = 5  # Of so many other faults one is not left out.
@@ -30,59 +29,49 @@ QUIET_S: Final = 15.0  # After which a node that is cut off serves by itself.
 DRAWN: Final = ("consume", "consume", "publish", "publish", "get", "get", "prove", "prove", "cancel", "close_channel")
 
 
-class Detached:
-    """A part of `World`: the fault is a step of a plan."""
+class Detaching:
+    """Cuts two nodes from each other for long, and follows what each serves by itself."""
 
-    scheduler: Scheduler
-    ledger: Ledger
-    machines: list[Machine]
-
-    def begin_detached(self) -> None:
+    def __init__(self, world: World) -> None:
+        self.world = world
         self.records: dict[tuple[str, str], None] = {}  # Those that there are, by node and queue.
         self.sundered: frozenset[tuple[str, str]] = frozenset()  # The ways that are cut for long,
         self.sundered_until = 0.0  # and until when: no shorter cut ends that.
 
-    def _cut(self, ways: list[tuple[str, str]], seconds: float) -> None:
-        raise NotImplementedError
-
-    def _take(self, step: Step) -> None:
-        raise NotImplementedError
-
-    def fault_policy(self, pattern: str, definition: dict[str, Any] | None) -> None:
-        raise NotImplementedError
-
     def fault_sunder(self, seconds: float, steps: list[tuple[float, str, dict[str, Any]]]) -> None:
-        if self.scheduler.now < self.sundered_until:
+        if self.world.scheduler.now < self.sundered_until:
             return
-        for machine in self.machines:
+        for machine in self.world.machines:
             machine.start()
-        self.fault_policy(pattern="^d", definition={"ha-mode": "all", "ha-sync-mode": "automatic"})
-        a, b = (machine.name for machine in self.machines[:2])
-        self.sundered, self.sundered_until = frozenset({(a, b), (b, a)}), self.scheduler.now + seconds
-        self.scheduler.after(BEFORE_S, self._cut, [(a, b), (b, a)], seconds - BEFORE_S)
+        self.world.operators.fault_policy(pattern="^d", definition={"ha-mode": "all", "ha-sync-mode": "automatic"})
+        a, b = (machine.name for machine in self.world.machines[:2])
+        self.sundered, self.sundered_until = frozenset({(a, b), (b, a)}), self.world.scheduler.now + seconds
+        self.world.scheduler.after(BEFORE_S, self.world.cut, [(a, b), (b, a)], seconds - BEFORE_S)
         for delay, what, arguments in steps:
-            self.scheduler.after(delay, self._take, Step(0, 0.0, what, arguments))
+            self.world.scheduler.after(delay, self.world.take, Step(0, 0.0, what, arguments))
 
     def is_sundered(self, way: tuple[str, str]) -> bool:
-        return way in self.sundered and self.scheduler.now < self.sundered_until
+        return way in self.sundered and self.world.scheduler.now < self.sundered_until
 
     def is_spared(self, step: Step) -> bool:
         """While the nodes are cut off, most other faults are left out: who dies then serves nobody until it is over."""
-        return self.scheduler.now < self.sundered_until and step.number % SPARED != 0
+        return self.world.scheduler.now < self.sundered_until and step.number % SPARED != 0
 
     def observe_detached(self, machine: Machine, detachment: Detachment) -> None:
-        now = self.scheduler.now
+        now = self.world.scheduler.now
         found = {one.spec.name: one for one in detachment.queues.values()}
         for name, one in found.items():
             self.records[machine.name, name] = None
-            self.ledger.apart.on_serving(machine.name, name, one.is_serving, now)
+            self.world.ledger.apart.on_serving(machine.name, name, one.is_serving, now)
         is_open = machine.serving
         for node, name in [key for key in self.records if key[0] == machine.name and key[1] not in found]:
-            self.ledger.apart.on_serving(node, name, False, now)
+            self.world.ledger.apart.on_serving(node, name, False, now)
             if is_open:  # Else it has not read its log yet.
                 del self.records[node, name]
-                self.ledger.apart.on_told(node, name, self.ledger, now)
+                self.world.ledger.apart.on_told(node, name, self.world.ledger, now)
 
     def records_left(self) -> list[str]:
-        nodes = [one.server.node for one in self.machines if one.server is not None and one.server.node is not None]
+        nodes = [
+            one.server.node for one in self.world.machines if one.server is not None and one.server.node is not None
+        ]
         return [str(one) for node in nodes for one in node.broker.detachment.queues.values()]

@@ -9,10 +9,12 @@ revived. What must hold is what holds of every run; and at the end no node is ou
 from __future__ import annotations
 
 import random
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from leveret.metadata.model.maintenance_mark import out_of_service
-from simulation.scenarios.rebalanced import Rebalanced
+
+if TYPE_CHECKING:
+    from simulation.world import World
 
 DRAINED_FAULTS: Final = (("drain", 20), ("empty", 6))
 ENDS: Final = ("revive", "revive", "terminate", "restart_app", "kill", "power")
@@ -32,16 +34,19 @@ def draw_drain(dice: random.Random, what: str, nodes: int) -> dict[str, Any]:
     return arguments
 
 
-class Drained(Rebalanced):
-    """A part of `Operators`."""
+class Draining:
+    """Drains nodes and revives them."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
 
     def fault_drain(self, node: int, move: bool, how: str, delay: float, seconds: float) -> None:
-        self._command(node, "drain", {"move_unmirrored": move})
+        self.world.rebalancing.command(node, "drain", {"move_unmirrored": move})
         if how == "revive":
-            self.scheduler.after(delay, self._revive, node)
+            self.world.scheduler.after(delay, self._revive, node)
         else:
-            fall = getattr(self, f"fault_{how}")
-            self.scheduler.after(delay, lambda: fall(node=node, seconds=seconds))
+            fall = self.world.fault(how)
+            self.world.scheduler.after(delay, lambda: fall(node=node, seconds=seconds))
 
     def fault_empty(self, node: int, other: int, move: bool, how: str, delay: float, seconds: float) -> None:
         """Two are drained at the same time."""
@@ -51,20 +56,20 @@ class Drained(Rebalanced):
 
     def _revive(self, node: int) -> None:
         """It has no doors that are open, so it does not count as one that serves."""
-        machine = self.machines[node]
+        machine = self.world.machines[node]
         if machine.alive and machine.server is not None and machine.server.prepared and machine.loop is not None:
             machine.loop.create_task(machine.server.control.answer(b'{"command": "revive"}'))
 
     def end_draining(self) -> None:
         """An operator takes all of them back, and insists."""
         drained = self.drained()
-        for number, machine in enumerate(self.machines):
+        for number, machine in enumerate(self.world.machines):
             if machine.node_name in drained:
                 self._revive(number)
-        if drained or not all(machine.serving for machine in self.machines):
-            self.scheduler.after(2.0, self.end_draining)
+        if drained or not all(machine.serving for machine in self.world.machines):
+            self.world.scheduler.after(2.0, self.end_draining)
 
     def drained(self) -> set[str]:
         """Whom some node takes for being out of service."""
-        nodes = [one.server.node for one in self.machines if one.alive and one.server is not None]
+        nodes = [one.server.node for one in self.world.machines if one.alive and one.server is not None]
         return {name for node in nodes if node is not None for name in out_of_service(node.metadata)}

@@ -1,45 +1,42 @@
 """What operators do to mirrored queues, and what strikes whoever leads one.
 
-A part of `World`: each `fault_…` is a step of a plan. An operator's command goes to a node in a pass of its own, as if
-somebody had sent it there, and what becomes of it is seen only by what the nodes do.
+A part of the world: each `fault_…` is a step of a plan. An operator's command goes to a node in a pass of its own, as
+if somebody had sent it there, and what becomes of it is seen only by what the nodes do.
 """
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING, Any
 
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.commands import ClearPolicy, Command, SetPolicy
-from simulation.clients.client import Client, Step
-from simulation.core.loop import Scheduler
+from simulation.clients.client import Step
 from simulation.core.machine import Machine
-from simulation.scenarios.drained import Drained
 
 if TYPE_CHECKING:
     from leveret.broker.mirrors.manager import Mirror
     from leveret.node.node import Node
-    from simulation.checkers.mirror_checker import MirrorChecker
+    from simulation.world import World
 
 
-class Operators(Drained):
-    """See above."""
+class Operators:
+    """Does what operators do to mirrored queues, and fells their masters."""
 
-    scheduler: Scheduler
-    dice: random.Random
-    machines: list[Machine]
-    clients: list[Client]
-    mirrors: MirrorChecker | None
+    def __init__(self, world: World) -> None:
+        self.world = world
 
-    def fault_terminate(self, node: int, seconds: float) -> None:
-        raise NotImplementedError
+    def order(self, command: Command) -> None:
+        """Have the first node carry out a command."""
+        machine = self.world.machines[0]
+        assert machine.server is not None and machine.server.node is not None and machine.loop is not None
+        machine.loop.create_task(machine.server.node.cluster.change(command))
 
     def fault_policy(self, pattern: str, definition: dict[str, Any] | None) -> None:
         """An operator asks some node that serves to change the policy of all queues."""
-        asked = [machine for machine in self.machines if machine.serving]
+        asked = [machine for machine in self.world.machines if machine.serving]
         if not asked:
             return
-        machine = self.dice.choice(asked)
+        machine = self.world.dice.choice(asked)
         assert machine.server is not None and machine.server.node is not None and machine.loop is not None
         command: Command = ClearPolicy("/", "ha")
         if definition is not None:
@@ -47,9 +44,9 @@ class Operators(Drained):
         task = machine.loop.create_task(machine.server.node.cluster.change(command))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    def _leading(self, queue: str) -> tuple[Machine, Node, Queue] | None:
+    def leading(self, queue: str) -> tuple[Machine, Node, Queue] | None:
         """Where a queue is served, if it is."""
-        for machine in self.machines:
+        for machine in self.world.machines:
             node = machine.server.node if machine.serving and machine.server is not None else None
             found = None if node is None or "/" not in node.broker.vhosts else node.broker.vhosts["/"].queues.get(queue)
             if node is not None and isinstance(found, Queue):
@@ -58,11 +55,11 @@ class Operators(Drained):
 
     def fault_hand_over(self, queue: str, node: int, wanted: bool) -> None:
         """An operator has another node lead a queue."""
-        found = self._leading(queue)
+        found = self.leading(queue)
         if found is not None and found[2].mirror is not None:
-            self._hand_over(found[0], found[1], found[2].mirror, self.machines[node].node_name)
+            self.hand_over(found[0], found[1], found[2].mirror, self.world.machines[node].node_name)
 
-    def _hand_over(self, machine: Machine, node: Node, mirror: Mirror, to: str) -> None:
+    def hand_over(self, machine: Machine, node: Node, mirror: Mirror, to: str) -> None:
         """As if the node did it by itself, in a pass of its own."""
         assert machine.loop is not None
 
@@ -75,7 +72,7 @@ class Operators(Drained):
 
     def fault_order_sync(self, queue: str, node: int, wanted: bool) -> None:
         """An operator has the mirrors of a queue filled, or not: its master is told."""
-        found = self._leading(queue)
+        found = self.leading(queue)
         if found is not None and found[0].loop is not None:
             found[0].loop.call_soon(self._order_sync, found[1], queue, wanted)
 
@@ -90,16 +87,16 @@ class Operators(Drained):
     def fault_force(self, queue: str, node: int, insists: bool) -> None:
         """An operator has a node lead a queue whatever is lost by it: because nobody leads it, or (insisting) anyway.
         A copy that is in sync is never forced while another leads: `move_queue_master` would do."""
-        machine = self.machines[node]
+        machine = self.world.machines[node]
         there = machine.server.node if machine.serving and machine.server is not None else None
-        if there is None or machine.loop is None or (not insists and self._leading(queue) is not None):
+        if there is None or machine.loop is None or (not insists and self.leading(queue) is not None):
             return
 
         def force() -> None:
-            assert self.mirrors is not None
-            self.mirrors.on_force(queue)
+            assert self.world.mirrors is not None
+            self.world.mirrors.on_force(queue)
             for mirror in list(there.broker.mirrors):
-                if mirror.spec.name == queue and (not mirror.member.in_sync or self._leading(queue) is None):
+                if mirror.spec.name == queue and (not mirror.member.in_sync or self.leading(queue) is None):
                     there.broker.mirrors.force(mirror)
             there.schedule()
 
@@ -109,26 +106,26 @@ class Operators(Drained):
         self, by: str, first: dict[str, Any], queue: str, delay: float, how: str, seconds: float
     ) -> None:
         """Something is begun, and whoever leads a queue at this moment falls in the middle of it."""
-        found = self._leading(queue)
-        getattr(self, f"fault_{by}")(**first)
+        found = self.leading(queue)
+        self.world.fault(by)(**first)
         if found is not None:
-            fall = getattr(self, f"fault_{how}")
-            node = self.machines.index(found[0])
-            self.scheduler.after(delay, lambda: fall(node=node, seconds=seconds))
+            fall = self.world.fault(how)
+            node = self.world.machines.index(found[0])
+            self.world.scheduler.after(delay, lambda: fall(node=node, seconds=seconds))
 
     def fault_burst(self, queue: str, count: int, padding: int) -> None:
         """All clients publish at once."""
-        for client in self.clients:
+        for client in self.world.clients:
             publish = {"queue": queue, "count": count, "padding": padding, "persistent": True, "wait": False}
             client.give(Step(0, 0.0, "publish", publish))
 
     def fault_stop_some(self, some: list[int], seconds: float) -> None:
         """Several nodes are stopped in good order at once."""
         for node in some:
-            self.fault_terminate(node, seconds * (0.5 + self.dice.random()))
+            self.world.fault_terminate(node, seconds * (0.5 + self.world.dice.random()))
 
     def fault_fell_master(self, queue: str, how: str, seconds: float) -> None:
         """Whoever leads a queue."""
-        found = self._leading(queue)
+        found = self.leading(queue)
         if found is not None:
-            getattr(self, f"fault_{how}")(node=self.machines.index(found[0]), seconds=seconds)
+            self.world.fault(how)(node=self.world.machines.index(found[0]), seconds=seconds)

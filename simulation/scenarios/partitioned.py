@@ -23,9 +23,7 @@ from leveret.metadata.rules.partition_handling import PartitionHandling
 from simulation.checkers.pause_checker import PARAMETER
 
 if TYPE_CHECKING:
-    from simulation.core.loop import Scheduler
-    from simulation.core.machine import Machine
-    from simulation.core.network import Network
+    from simulation.world import World
 
 STRATEGIES: Final = (
     "pause_minority", "pause_minority", "pause_minority", "stop_processing", "pause_if_all_down", "pause_if_all_down",
@@ -83,27 +81,21 @@ def draw_sever(dice: random.Random, nodes: int) -> dict[str, Any]:
 # -- Doing ---------------------------------------------------------------------------------------------------------
 
 
-class Partitioned:
-    """A part of `World`: each `fault_…` is a step of a plan."""
+class Partitions:
+    """Parts the network, and changes how nodes handle that."""
 
-    scheduler: Scheduler
-    dice: random.Random
-    machines: list[Machine]
-    everybody: list[Machine]
-    network: Network
-
-    def _cut(self, ways: list[tuple[str, str]], seconds: float) -> None:
-        raise NotImplementedError
+    def __init__(self, world: World) -> None:
+        self.world = world
 
     def fault_sever(self, ways: list[tuple[int, int]], seconds: float) -> None:
-        self._cut([(self.everybody[a].name, self.everybody[b].name) for a, b in ways], seconds)
+        self.world.cut([(self.world.everybody[a].name, self.world.everybody[b].name) for a, b in ways], seconds)
 
     def fault_handling(self, value: dict[str, Any] | None) -> None:
         """An operator asks some node to change what all do in a partition."""
-        asked = [machine for machine in self.machines if machine.serving]
+        asked = [machine for machine in self.world.machines if machine.serving]
         if not asked:
             return
-        machine = self.dice.choice(asked)
+        machine = self.world.dice.choice(asked)
         assert machine.server is not None and machine.server.node is not None and machine.loop is not None
         command: Command = ClearGlobalParameter(PARAMETER)
         if value is not None:

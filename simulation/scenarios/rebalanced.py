@@ -18,8 +18,7 @@ from leveret.metadata.rules.placement import MOVES
 from leveret.node.admin.common.command import Refused
 
 if TYPE_CHECKING:
-    from simulation.core.loop import Scheduler
-    from simulation.core.machine import Machine
+    from simulation.world import World
 
 REBALANCED_FAULTS: Final = (("rebalance", 6), ("appoint", 12), ("unsettle", 12))
 
@@ -52,27 +51,23 @@ def draw_rebalance(dice: random.Random, what: str, queue: str, nodes: int) -> di
     }
 
 
-class Rebalanced:
-    """A part of `Operators`."""
+class Rebalancing:
+    """Moves queues and has them rebalanced."""
 
-    scheduler: Scheduler
-    dice: random.Random
-    machines: list[Machine]
-    obeyed = 0  # Commands that were carried out.
-
-    def note(self, who: str, what: str) -> None:
-        raise NotImplementedError
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.obeyed = 0  # Commands that were carried out.
 
     def fault_rebalance(self, strategy: str, node: int) -> None:
-        self._command(node, "rebalance", {"strategy": strategy})
+        self.command(node, "rebalance", {"strategy": strategy})
 
     def fault_appoint(self, queue: str, node: int) -> None:
-        to = self.machines[node].node_name
-        asked = self.dice.randrange(len(self.machines))
-        self._command(asked, "move_queue_master", {"vhost": "/", "name": queue, "node": to})
+        to = self.world.machines[node].node_name
+        asked = self.world.dice.randrange(len(self.world.machines))
+        self.command(asked, "move_queue_master", {"vhost": "/", "name": queue, "node": to})
 
-    def _command(self, node: int, command: str, arguments: dict[str, Any]) -> None:
-        machine = self.machines[node]
+    def command(self, node: int, command: str, arguments: dict[str, Any]) -> None:
+        machine = self.world.machines[node]
         if not machine.serving or machine.server is None or machine.loop is None:
             return
         task: asyncio.Task[Any] = machine.loop.create_task(machine.server.control.run(command, arguments))
@@ -80,7 +75,7 @@ class Rebalanced:
         def done(task: asyncio.Task[Any]) -> None:
             failure = None if task.cancelled() else task.exception()
             self.obeyed += failure is None and not task.cancelled()
-            self.note("operator", f"{command} {arguments} at {machine.name}: {failure or 'done'}")
+            self.world.note("operator", f"{command} {arguments} at {machine.name}: {failure or 'done'}")
             if failure is not None and not isinstance(failure, Refused):
                 raise failure
 
@@ -91,22 +86,22 @@ class Rebalanced:
         self.fault_appoint(queue, node)
         victim = node if whom == "target" else self._who(queue, whom)
         if victim is not None:
-            fall = getattr(self, f"fault_{how}")
-            self.scheduler.after(delay, lambda: fall(node=victim, seconds=seconds))
+            fall = self.world.fault(how)
+            self.world.scheduler.after(delay, lambda: fall(node=victim, seconds=seconds))
 
     def end_rebalancing(self) -> None:
         """From now on it is the world that hands queues over, to look at them."""
-        for machine in self.machines:
+        for machine in self.world.machines:
             if machine.serving and machine.server is not None and machine.loop is not None:
                 machine.loop.create_task(machine.server.control.rebalancer.stop())
 
     def is_settled(self) -> bool:
         """Whether no queue is on its way."""
-        nodes = [one.server.node for one in self.machines if one.serving and one.server is not None]
+        nodes = [one.server.node for one in self.world.machines if one.serving and one.server is not None]
         return not any(key[0] == MOVES for node in nodes if node is not None for key in node.metadata.parameters)
 
     def _who(self, queue: str, whom: str) -> int | None:
-        for number, machine in enumerate(self.machines):
+        for number, machine in enumerate(self.world.machines):
             node = machine.server.node if machine.serving and machine.server is not None else None
             if node is None:
                 continue

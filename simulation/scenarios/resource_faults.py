@@ -24,9 +24,8 @@ from leveret.node.cluster import repair
 from leveret.node.system.data_folder import JOIN_FILE, METADATA, REPLACE_FILE, write_note
 
 if TYPE_CHECKING:
-    from simulation.checkers.mirror_checker import MirrorChecker
-    from simulation.core.loop import Scheduler
     from simulation.core.machine import Machine
+    from simulation.world import World
 
 AILING_FAULTS: Final = (("stall", 12), ("press", 4), ("cramp", 3), ("leap", 3), ("forsake", 7))
 DAY_MS: Final = 86_400_000
@@ -47,48 +46,38 @@ def draw_ailing(dice: random.Random, what: str, node: int) -> dict[str, Any]:
     return {"node": node, "seconds": round(dice.choice((2.0, 6.0, 15.0, 30.0)) * (0.5 + dice.random()), 3)}
 
 
-class Ailing:
-    """A part of `World`: each `fault_…` is a step of a plan."""
+class ResourceFaults:
+    """Takes memory, descriptors, time and metadata from nodes."""
 
-    scheduler: Scheduler
-    machines: list[Machine]
-    everybody: list[Machine]
-    mirrors: MirrorChecker | None
-    wiping: Machine | None
-    recovered = 0
-
-    def fail(self, text: str) -> None:
-        raise NotImplementedError
-
-    def fault_skew(self, node: int, ms: int) -> None:
-        raise NotImplementedError
-
-    def _start_later(self, machine: Machine, seconds: float) -> None:
-        raise NotImplementedError
-
-    def _all_serve(self) -> bool:
-        raise NotImplementedError
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.recovered = 0
 
     def fault_stall(self, node: int, seconds: float) -> None:
-        self.everybody[node].stalled_until = self.scheduler.now + seconds
+        self.world.everybody[node].stalled_until = self.world.scheduler.now + seconds
 
     def fault_press(self, node: int, seconds: float) -> None:
-        machine = self.machines[node]
+        machine = self.world.machines[node]
         machine.memory_used = TOO_MUCH
-        self.scheduler.after(seconds, machine.relieve)
+        self.world.scheduler.after(seconds, machine.relieve)
 
     def fault_cramp(self, node: int, seconds: float) -> None:
-        machine = self.machines[node]
+        machine = self.world.machines[node]
         machine.descriptors_max = TOO_FEW
-        self.scheduler.after(seconds, machine.relieve)
+        self.world.scheduler.after(seconds, machine.relieve)
 
     def fault_leap(self, node: int, ms: int) -> None:
-        self.fault_skew(node, ms)
+        self.world.fault_skew(node, ms)
 
     def fault_forsake(self, node: int, power: bool, seconds: float) -> None:
         """Only where a majority of the others is there to take it in: who loses more of the votes has lost."""
-        machine = self.machines[node]
-        if self.wiping is not None or len(self.machines) < 3 or not self._all_serve() or self._alone_in_sync(machine):
+        machine = self.world.machines[node]
+        if (
+            self.world.wiping is not None
+            or len(self.world.machines) < 3
+            or not self.world.all_serve()
+            or self._alone_in_sync(machine)
+        ):
             return
         assert machine.server is not None
         former = machine.server.uuid
@@ -96,19 +85,19 @@ class Ailing:
         disk = machine.disk
         disk.flip(f"{METADATA}/identity", 3, 0)
         if repair.check_metadata(disk) is None:
-            self.fail(f"{machine.name} does not see that its metadata is damaged")
-        if self.mirrors is not None:
-            self.mirrors.on_forsaken(former)
+            self.world.fail(f"{machine.name} does not see that its metadata is damaged")
+        if self.world.mirrors is not None:
+            self.world.mirrors.on_forsaken(former)
         addresses = repair.others_of(repair.find_members(disk), former)
         write_note(disk, JOIN_FILE, " ".join(addresses))
         write_note(disk, REPLACE_FILE, former)
         repair.set_metadata_aside(disk)
         self.recovered += 1
-        self._start_later(machine, seconds)
+        self.world.start_later(machine, seconds)
 
     def _alone_in_sync(self, machine: Machine) -> bool:
         """Whether a queue has its only copy in sync there. It would need an operator to say who leads it."""
-        if self.mirrors is None or machine.server is None:
+        if self.world.mirrors is None or machine.server is None:
             return False
-        views = self.mirrors.views.values()
+        views = self.world.mirrors.views.values()
         return any({name for name, _ in view.in_sync} == {machine.node_name} for view in views)

@@ -28,11 +28,8 @@ from simulation.core.machine import DISK_RESERVE
 if TYPE_CHECKING:
     from leveret.broker.remote.spool_registry import Spools
     from leveret.broker.remote.store_and_forward import Spool
-    from simulation.checkers.ledger import Ledger
-    from simulation.clients.client import Client
-    from simulation.core.loop import Scheduler
     from simulation.core.machine import Machine
-    from simulation.core.network import Network
+    from simulation.world import World
 
 SPOOLED_FAULTS: Final = (
     ("ambush", 14),
@@ -80,28 +77,11 @@ def draw_tightening(dice: random.Random) -> dict[str, Any]:
     }
 
 
-class Spooled:
-    """A part of `World`."""
+class Spooling:
+    """Strikes while spools are sent on, and tells the ledger what is in them."""
 
-    scheduler: Scheduler
-    machines: list[Machine]
-    network: Network
-    clients: list[Client]
-    ledger: Ledger
-
-    def note(self, who: str, text: str) -> None:
-        raise NotImplementedError
-
-    def fail(self, text: str) -> None:
-        raise NotImplementedError
-
-    def _cut(self, ways: list[tuple[str, str]], seconds: float) -> None:
-        raise NotImplementedError
-
-    def _start_later(self, machine: Machine, seconds: float) -> None:
-        raise NotImplementedError
-
-    def begin_spools(self) -> None:
+    def __init__(self, world: World) -> None:
+        self.world = world
         self.spooled: dict[tuple[str, int, int], int] = {}  # Messages sent on, by node, life and queue.
         self.kept: dict[bytes, deque[tuple[int, int]]] = {}  # By name of a spool: its numbers, and those of messages.
         self.sending: dict[bytes, deque[tuple[int, int]]] = {}  # Likewise: what is on its way.
@@ -109,7 +89,7 @@ class Spooled:
         self.ambushes: list[dict[str, Any]] = []
         self.tightenings: list[tuple[float, float]] = []
         self.tight: dict[str, Machine] = {}
-        self.rooms = RoomChecker(self.fail, lambda: self.scheduler.now)
+        self.rooms = RoomChecker(self.world.fail, lambda: self.world.scheduler.now)
 
     def fault_ambush(self, how: str, delay: float, seconds: float) -> None:
         self.ambushes.append({"how": how, "delay": delay, "seconds": seconds})
@@ -138,7 +118,7 @@ class Spooled:
                 numbers = [(batch.first + at, number_of(batch.contents[at])) for at in range(span.lo, span.hi)]
                 new[:0] = [one for one in numbers if one[0] > last]
         for seq, number in new:
-            self.ledger.on_spooled(number)
+            self.world.ledger.on_spooled(number)
             self.last_kept[spool.name] = seq
         kept += new
         front = spool.ready[0].first if spool.ready else spool.next_seq
@@ -147,18 +127,20 @@ class Spooled:
             kept.appendleft(sending.pop())  # It is to be sent again.
         while kept and kept[0][0] < front:
             sending.append(kept.popleft())
-            self.ledger.on_sent_on(sending[-1][1], self.scheduler.now)
+            self.world.ledger.on_sent_on(sending[-1][1], self.world.scheduler.now)
         while len(sending) > spool.flying_count:
             sending.popleft()
         for _, number in sending:
-            self.ledger.on_sent_on(number, self.scheduler.now)
+            self.world.ledger.on_sent_on(number, self.world.scheduler.now)
 
     def fault_tighten(self, share: float, seconds: float) -> None:
         self.tightenings.append((share, seconds))
 
     def _home(self, spools: Spools, spool: Spool) -> Machine | None:
         queue = spools.broker.queues_by_id.get(spool.target)
-        return next((one for one in self.machines if queue is not None and one.node_name == queue.spec.node), None)
+        return next(
+            (one for one in self.world.machines if queue is not None and one.node_name == queue.spec.node), None
+        )
 
     def _tighten(self, machine: Machine, spools: Spools, spool: Spool) -> None:
         home = self._home(spools, spool)
@@ -166,11 +148,11 @@ class Spooled:
             return
         share, seconds = self.tightenings.pop(0)
         room = int(share * spool.content_bytes)
-        self.note("world", f"the disk of {home.name} has room for {room} bytes, for {seconds} s")
+        self.world.note("world", f"the disk of {home.name} has room for {room} bytes, for {seconds} s")
         disk = home.disk
         disk.capacity_bytes += DISK_RESERVE + room - disk.free_bytes()
         self.tight[home.name] = home
-        self.scheduler.after(seconds, self._loosen, home)
+        self.world.scheduler.after(seconds, self._loosen, home)
 
     def _loosen(self, machine: Machine) -> None:
         machine.disk.capacity_bytes = 1 << 40
@@ -187,30 +169,32 @@ class Spooled:
     def _ambush(self, machine: Machine, spools: Spools, spool: Spool, how: str, delay: float, seconds: float) -> None:
         home = self._home(spools, spool)
         if home is not None and home is not machine:
-            self.note("world", f"an ambush for {spool} of {machine.name} and {home.name}: {how}")
-            self.scheduler.after(delay, self._spring, spool.spec.name, machine, home, how, seconds)
+            self.world.note("world", f"an ambush for {spool} of {machine.name} and {home.name}: {how}")
+            self.world.scheduler.after(delay, self._spring, spool.spec.name, machine, home, how, seconds)
 
     def _spring(self, queue: str, machine: Machine, home: Machine, how: str, seconds: float) -> None:
         what, _, whom = how.partition(" ")
         struck = home if whom == "home" else machine
         if what == "publish":
-            for client in self.clients:
+            for client in self.world.clients:
                 publish = {"queue": queue, "count": 5, "padding": 10, "persistent": True, "wait": False}
                 client.give(Step(0, 0.0, "publish", publish))
         elif what == "reset":
-            for endpoint in list(self.network.endpoints):
+            for endpoint in list(self.world.network.endpoints):
                 if (endpoint.here[0], endpoint.there[0]) == (machine.name, home.name):
-                    self.network.reset(endpoint)
+                    self.world.network.reset(endpoint)
         elif what == "cut":
-            self._cut([(machine.name, home.name), (home.name, machine.name)], seconds)
+            self.world.cut([(machine.name, home.name), (home.name, machine.name)], seconds)
         elif what == "pause":
             if struck.loop is not None:
                 struck.loop.pause(seconds)
         else:
             struck.kill(power=what == "power")
-            self._start_later(struck, seconds)
+            self.world.start_later(struck, seconds)
 
     def spools_left(self) -> list[str]:
-        nodes = [one.server.node for one in self.machines if one.server is not None and one.server.node is not None]
+        nodes = [
+            one.server.node for one in self.world.machines if one.server is not None and one.server.node is not None
+        ]
         told = [one for node in nodes for one in node.broker.spools.figures() if one.messages]
-        return [str(one) for one in told if not self.ledger.queue(one.queue).lost]
+        return [str(one) for one in told if not self.world.ledger.queue(one.queue).lost]

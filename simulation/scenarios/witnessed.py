@@ -35,12 +35,7 @@ from simulation.clients.session import Closed, Lost, Session
 from simulation.core.machine import AMQP_PORT, COOKIE, Machine, Process, SimSurroundings
 
 if TYPE_CHECKING:
-    from simulation.checkers.ledger import Ledger
-    from simulation.checkers.metadata_checker import ConsensusChecker
-    from simulation.checkers.pause_checker import PauseChecker
-    from simulation.core.loop import NodeLoop, Scheduler
-    from simulation.core.network import Network
-    from simulation.plan import Plan
+    from simulation.world import World
 
 WITNESSED_FAULTS: Final = (
     ("lose", 14),
@@ -101,82 +96,69 @@ class WitnessMachine(Machine):
         return self.witness
 
 
-class Witnessed:
-    """A part of `World`."""
+class Witnessing:
+    """Loses one of two nodes and a witness, and checks that the others go on."""
 
-    plan: Plan
-    scheduler: Scheduler
-    dice: random.Random
-    network: Network
-    machines: list[Machine]
-    everybody: list[Machine]  # The nodes, and the witness if there is one.
-    consensus: ConsensusChecker
-    pauses: PauseChecker | None
-    client_loop: NodeLoop
-    ledger: Ledger
-    queues: list[str]
-    is_healed: bool
-
-    def begin_witness(self) -> None:
+    def __init__(self, world: World) -> None:
+        self.world = world
         self.calm_until = 0.0  # While one of three is lost, nothing is done to the others.
         self.quiet_since = 0.0  # Since then nothing has happened to anybody.
         self.standing_before: list[Any] = []
         self.publishers = 0
         self.losses = 0  # After which two were seen to go on.
-        if len(self.everybody) > len(self.machines):
-            self.scheduler.after(LOOK_S, self._look_at_pairs)
-
-    def fail(self, text: str) -> None:
-        raise NotImplementedError
+        if len(self.world.everybody) > len(self.world.machines):
+            self.world.scheduler.after(LOOK_S, self._look_at_pairs)
 
     def fault_lose(self, node: int, how: str, seconds: float) -> None:
         """One of the three, for long."""
-        if not all(one.serving for one in self.everybody):
+        if not all(one.serving for one in self.world.everybody):
             return
-        self.calm_until = self.scheduler.now + seconds
-        getattr(self, f"fault_{how}")(node=node, seconds=seconds)
+        self.calm_until = self.world.scheduler.now + seconds
+        self.world.fault(how)(node=node, seconds=seconds)
 
     def fault_relieve(self, cut: float, early: float, power: bool, seconds: float) -> None:
         """Somebody else goes on in place of the one that leads: see above."""
-        leader = next((one for one in self.machines if self.consensus.leads(one.name)), None)
-        if leader is None or not all(one.serving for one in self.everybody):
+        leader = next((one for one in self.world.machines if self.world.consensus.leads(one.name)), None)
+        if leader is None or not all(one.serving for one in self.world.everybody):
             return
-        at = self.scheduler.now + cut
+        at = self.world.scheduler.now + cut
         self.calm_until = at + seconds
-        self.fault_isolate(node=next(at for at, one in enumerate(self.machines) if one is not leader), seconds=cut)
+        self.world.fault_isolate(
+            node=next(at for at, one in enumerate(self.world.machines) if one is not leader), seconds=cut
+        )
         # What an operator asks for, and the two agree on.
         policy = {"ha-mode": "all", "ha-sync-mode": "automatic", "ha-sync-batch-size": 1 + int(cut * 100)}
-        self.scheduler.at(at - early - 0.8, self.fault_policy, "^d", policy)
-        self.scheduler.at(at - early - 0.1, self.fault_power, len(self.machines), 0.2)
-        self.scheduler.at(at - early, self._relieve, leader, power, seconds)
+        self.world.scheduler.at(at - early - 0.8, self.world.operators.fault_policy, "^d", policy)
+        self.world.scheduler.at(at - early - 0.1, self.world.fault_power, len(self.world.machines), 0.2)
+        self.world.scheduler.at(at - early, self._relieve, leader, power, seconds)
 
     def _relieve(self, leader: Machine, power: bool, seconds: float) -> None:
-        if not self.is_healed:
+        if not self.world.is_healed:
             leader.kill(power)
-            self.scheduler.after(seconds, leader.start)
+            self.world.scheduler.after(seconds, leader.start)
 
     def fault_depose(self, queue: str, cut: float, after: float, power: bool) -> None:
-        found = self._leading(queue)
-        if found is None or found[2].mirror is None or not all(one.serving for one in self.everybody):
+        found = self.world.operators.leading(queue)
+        if found is None or found[2].mirror is None or not all(one.serving for one in self.world.everybody):
             return
-        machine, now = found[0], self.scheduler.now
+        machine, now = found[0], self.world.scheduler.now
         self.calm_until = now + cut + 3.0
-        self.fault_isolate(node=self.machines.index(machine), seconds=cut)
-        self.client_loop.create_task(self._publish_at(machine.name, queue, now + cut - 1.5))
-        self.scheduler.at(now + cut - 0.1, self._fell_deposed, machine, machine.lives, queue, after, power)
+        self.world.fault_isolate(node=self.world.machines.index(machine), seconds=cut)
+        self.world.client_loop.create_task(self._publish_at(machine.name, queue, now + cut - 1.5))
+        self.world.scheduler.at(now + cut - 0.1, self._fell_deposed, machine, machine.lives, queue, after, power)
 
     async def _publish_at(self, place: str, queue: str, at: float) -> None:
         """On a connection of its own: clients may wait for what cannot be agreed on while the node is cut off."""
-        loop = self.client_loop
+        loop = self.world.client_loop
         self.publishers += 1
-        session = Session(f"publisher/{self.publishers}", place, loop, self.ledger, self.dice)
+        session = Session(f"publisher/{self.publishers}", place, loop, self.world.ledger, self.world.dice)
         try:
             await loop.create_connection(lambda: session, place, AMQP_PORT)
             await session.open
             channel = await session.open_channel(confirms=True)
-            await asyncio.sleep(at - self.scheduler.now)
+            await asyncio.sleep(at - self.world.scheduler.now)
             while not session.lost and self.is_calm():
-                channel.publish(queue, True, 10, self.ledger)
+                channel.publish(queue, True, 10, self.world.ledger)
                 await asyncio.sleep(0.02)
             if not session.lost:
                 session.drop()
@@ -184,103 +166,91 @@ class Witnessed:
             pass  # The node has stopped to serve.
 
     def _fell_deposed(self, machine: Machine, life: int, queue: str, after: float, power: bool) -> None:
-        if not self.is_calm() or self.is_healed or machine.lives != life or not machine.alive:
+        if not self.is_calm() or self.world.is_healed or machine.lives != life or not machine.alive:
             return
         node = None if machine.server is None else machine.server.node
         led = None if node is None else node.broker.vhosts["/"].queues.get(queue)
         if isinstance(led, Queue) and led.mirror is not None:
-            self.scheduler.after(0.001, self._fell_deposed, machine, life, queue, after, power)
+            self.world.scheduler.after(0.001, self._fell_deposed, machine, life, queue, after, power)
         else:
-            self.scheduler.after(after, machine.kill, power)
-            self.scheduler.after(after + 2.0, machine.start)
-
-    def _leading(self, queue: str) -> tuple[Machine, Node, Queue] | None:
-        raise NotImplementedError
-
-    def fault_isolate(self, node: int, seconds: float) -> None:
-        raise NotImplementedError
-
-    def fault_power(self, node: int, seconds: float) -> None:
-        raise NotImplementedError
-
-    def fault_policy(self, pattern: str, definition: dict[str, Any] | None) -> None:
-        raise NotImplementedError
+            self.world.scheduler.after(after, machine.kill, power)
+            self.world.scheduler.after(after + 2.0, machine.start)
 
     def is_calm(self) -> bool:
-        return self.scheduler.now < self.calm_until
+        return self.world.scheduler.now < self.calm_until
 
     def _look_at_pairs(self) -> None:
         """Everything that lasts is seen from here; what is over in a moment says so by `on_happened`."""
-        if self.is_healed:
+        if self.world.is_healed:
             return
-        pairs = list(combinations(self.everybody, 2))
-        standing: list[Any] = [self._is_well(one) for one in self.everybody]
+        pairs = list(combinations(self.world.everybody, 2))
+        standing: list[Any] = [self._is_well(one) for one in self.world.everybody]
         standing += [self._are_in_contact(a.name, b.name) for a, b in pairs]
         if standing != self.standing_before:
             self.standing_before = standing
             self.on_happened()
-        if self.scheduler.now - self.quiet_since > GRACE_S:
+        if self.world.scheduler.now - self.quiet_since > GRACE_S:
             for a, b in pairs:
                 if self._is_well(a) and self._is_well(b) and self._are_in_contact(a.name, b.name):
                     self._demand(a, b)
-        self.scheduler.after(LOOK_S, self._look_at_pairs)
+        self.world.scheduler.after(LOOK_S, self._look_at_pairs)
 
     def on_happened(self) -> None:
-        self.quiet_since = self.scheduler.now
+        self.quiet_since = self.world.scheduler.now
 
     def _is_well(self, machine: Machine) -> bool:
-        now, disk = self.scheduler.now, machine.disk
+        now, disk = self.world.scheduler.now, machine.disk
         is_started = machine.server is None or machine.server.node is not None
         is_disk_well = disk.crash_after is None and disk.fail_sync_after is None and disk.free_bytes() > 1 << 20
         is_quick = now >= machine.slow_until and now >= machine.stalled_until
         return machine.alive and is_started and not machine.is_frozen and is_disk_well and is_quick
 
     def _are_in_contact(self, a: str, b: str) -> bool:
-        slow = self.network.slow
+        slow = self.world.network.slow
         ways = ((a, b), (b, a))
-        return not any(self.network.is_cut(*way) or way in slow for way in ways)
+        return not any(self.world.network.is_cut(*way) or way in slow for way in ways)
 
     def _demand(self, a: Machine, b: Machine) -> None:
-        lost = next(one for one in self.everybody if one not in (a, b))
+        lost = next(one for one in self.world.everybody if one not in (a, b))
         is_seen = any(self._are_in_contact(lost.name, one.name) for one in (a, b))
         is_lost = not lost.alive or lost.is_frozen or not is_seen
         self.losses += is_lost
         who = f"{a.name} and {b.name} are well and in contact, all is quiet for {GRACE_S} s"
-        if is_lost and self.consensus.leads(WITNESS) and WITNESS in (a.name, b.name):
-            self.fail(f"{who}, and the witness leads still")
+        if is_lost and self.world.consensus.leads(WITNESS) and WITNESS in (a.name, b.name):
+            self.world.fail(f"{who}, and the witness leads still")
         for machine in (a, b):
             node = None if machine.server is None else machine.server.node
             if node is None:
                 continue
             if not node.cluster.has_majority or node.cluster.raft.leader is None:
-                self.fail(f"{who}, and {machine.name} has no majority or no leader")
+                self.world.fail(f"{who}, and {machine.name} has no majority or no leader")
             elif not self._may_stand_aside(machine) and not machine.serving:
-                self.fail(f"{who}, and {machine.name} does not serve")
+                self.world.fail(f"{who}, and {machine.name} does not serve")
             elif is_lost and lost.server is not None:
                 self._demand_masters(who, machine, node)
 
     def _may_stand_aside(self, machine: Machine) -> bool:
         """It is told to, by a way to handle partitions or by an operator, or has no room for what it needs."""
-        is_told = self.pauses is not None and self.pauses.is_due(machine.name)
-        return is_told or self.plan.drained or self.plan.ailing
+        is_told = self.world.pauses is not None and self.world.pauses.is_due(machine.name)
+        return is_told or self.world.plan.drained or self.world.plan.ailing
 
     def _demand_masters(self, who: str, machine: Machine, node: Node) -> None:
         if self._may_stand_aside(machine) or not machine.serving:
             return
-        for queue in self.queues:
+        for queue in self.world.queues:
             spec = node.metadata.queues.get(("/", queue))
             view = None if spec is None else spec.view
             if view is None or machine.node_name not in {name for name, _ in view.in_sync}:
                 continue
             led = node.broker.vhosts["/"].queues.get(queue)
             if not isinstance(led, Queue) or led.mirror is None or not led.mirror.member.serving:
-                self.fail(f"{who}, {queue} is in sync at {machine.name}, and is not led there: {view}")
+                self.world.fail(f"{who}, {queue} is in sync at {machine.name}, and is not led there: {view}")
 
     def check_apart(self, machine: Machine, node: Node) -> None:
         """Once in each pass of a node."""
-        if len(self.everybody) == len(self.machines):
+        if len(self.world.everybody) == len(self.world.machines):
             return
-        apart = self.everybody[-1].node_name
+        apart = self.world.everybody[-1].node_name
         for spec in node.metadata.queues.values():
             if spec.node == apart or (spec.view is not None and apart in spec.view.ring):
-                self.fail(f"{machine.name} has {spec.name} on the witness: {spec.node}, {spec.view}")
+                self.world.fail(f"{machine.name} has {spec.name} on the witness: {spec.node}, {spec.view}")

@@ -15,14 +15,14 @@ from tests.support.mutating import Change, check, replace
 def test_seeds() -> None:
     worlds = [run(Plan(seed, 3, ailing=True)) for seed in (2,)]
     worlds += [run(Plan(seed, 3, mirrored=True, ailing=True)) for seed in (5,)]
-    assert all(world.recovered for world in worlds)
+    assert all(world.resources.recovered for world in worlds)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("nodes", "mirrored"), [(1, False), (3, False), (3, True), (5, True)])
 def test_many_seeds(nodes: int, mirrored: bool) -> None:
     worlds = [run(Plan(seed, nodes, mirrored=mirrored, ailing=True)) for seed in range(200, 240)]
-    assert nodes == 1 or sum(world.recovered for world in worlds) > 10
+    assert nodes == 1 or sum(world.resources.recovered for world in worlds) > 10
 
 
 def test_plans_of_other_runs_are_what_they_were() -> None:

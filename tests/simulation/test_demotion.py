@@ -24,20 +24,20 @@ def test_what_a_deposed_master_confirms_is_kept(seed: int, how: str) -> None:
     try:
         with quiet():
             world._begin()
-            world.fault_policy("", {"ha-mode": "all", "ha-sync-mode": "automatic"})
-            world._run(10.0)
-            found = world._leading(QUEUE)
+            world.operators.fault_policy("", {"ha-mode": "all", "ha-sync-mode": "automatic"})
+            world.run_for(10.0)
+            found = world.operators.leading(QUEUE)
             assert found is not None and found[2].mirror is not None
             master = world.machines.index(found[0])
             _publish_without_a_pause(world, master)
-            world._run(2.0)
+            world.run_for(2.0)
             world.ledger.on_disturbed(world.scheduler.now + 100.0)
             if how == "hand_over":
-                world.fault_hand_over(QUEUE, (master + 1) % 3, True)
+                world.operators.fault_hand_over(QUEUE, (master + 1) % 3, True)
             else:
                 getattr(world, f"fault_{how}")(master, 8.0)
-            world._run(20.0)
-            led = world._leading(QUEUE)
+            world.run_for(20.0)
+            led = world.operators.leading(QUEUE)
             assert led is not None and led[0] is not found[0], "another one leads"
             world._heal()
             world._empty()
@@ -54,24 +54,24 @@ def test_one_that_hears_of_it_from_the_ring_alone(seed: int) -> None:
     try:
         with quiet():
             world._begin()
-            world.fault_policy("", {"ha-mode": "all", "ha-sync-mode": "automatic"})
-            world._run(10.0)
-            found = world._leading(QUEUE)
+            world.operators.fault_policy("", {"ha-mode": "all", "ha-sync-mode": "automatic"})
+            world.run_for(10.0)
+            found = world.operators.leading(QUEUE)
             assert found is not None
             old = found[0]
             _publish_without_a_pause(world, world.machines.index(old))
-            world._run(1.0)
+            world.run_for(1.0)
             world.ledger.on_disturbed(world.scheduler.now + 100.0)
             world.fault_isolate(world.machines.index(old), 6.0)
-            world._run(5.5)
+            world.run_for(5.5)
             new = next(one for one in world.machines if one is not old and _leads(one))
             (third,) = [one for one in world.machines if one not in (old, new)]
             _have_lead(world, third.node_name)
-            world._run(0.4)
+            world.run_for(0.4)
             assert world.consensus.leads(third.name)
             ways = [(third.name, old.name), (old.name, third.name)]
-            world.scheduler.after(0.1, lambda: world._cut(ways, 2.5))  # Just when the others are mended.
-            world._run(20.0)
+            world.scheduler.after(0.1, lambda: world.cut(ways, 2.5))  # Just when the others are mended.
+            world.run_for(20.0)
             world._heal()
             world._empty()
         assert sum(one.state == "confirmed" for one in world.ledger.messages.values()) > 100

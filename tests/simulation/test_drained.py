@@ -10,7 +10,7 @@ from simulation.world import run
 
 def test_seeds() -> None:
     worlds = [run(Plan(seed, 3, mirrored=True, drained=True)) for seed in (1, 13)]
-    assert sum(world.obeyed for world in worlds) > 0
+    assert sum(world.rebalancing.obeyed for world in worlds) > 0
 
 
 @pytest.mark.long

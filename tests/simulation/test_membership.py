@@ -23,10 +23,10 @@ def test_a_node_comes_back_to_a_leader_that_it_does_not_know() -> None:
             world.ledger.on_disturbed(1_000.0)
             world.fault_wipe(0, 0.5)
             away.kill(power=True)
-            world._must(60.0, lambda: world.wiping is None and wiped.serving, lambda: "it does not join again")
-            world._must(60.0, lambda: _lead(world, wiped.node_name), lambda: "it does not lead")
+            world.must(60.0, lambda: world.wiping is None and wiped.serving, lambda: "it does not join again")
+            world.must(60.0, lambda: _lead(world, wiped.node_name), lambda: "it does not lead")
             away.start()
-            world._must(60.0, lambda: away.serving, lambda: "a node that was away does not find its leader")
+            world.must(60.0, lambda: away.serving, lambda: "a node that was away does not find its leader")
             assert _lead(world, wiped.node_name)
     finally:
         world.close()
@@ -41,12 +41,12 @@ def test_an_operator_is_told_that_the_node_stops_which_he_asks() -> None:
             world.ledger.on_disturbed(1_000.0)
             for other in world.machines[1:]:
                 other.kill(power=True)
-            world._run(20.0)
+            world.run_for(20.0)
             asked = world.machines[0]
             assert asked.server is not None and asked.server.node is not None and asked.loop is not None
             asked.server.node.cluster.consensus.stopped = True
             task = asked.loop.create_task(asked.server.node.cluster.forget("leveret@n3"))
-            world._must(60.0, task.done, lambda: "he waits for ever")
+            world.must(60.0, task.done, lambda: "he waits for ever")
             assert str(task.exception()) == "this node is stopping"
     finally:
         world.close()
@@ -63,14 +63,14 @@ def test_who_is_half_forgotten_can_be_forgotten() -> None:
             cluster, metadata = asked.server.node.cluster, asked.server.node.metadata
             member = next(one for one in cluster.raft.membership.members if one.name == gone.node_name)
             first = asked.loop.create_task(cluster.change_membership(Remove(member.id)))
-            world._must(60.0, first.done, lambda: "it stays a member")
+            world.must(60.0, first.done, lambda: "it stays a member")
             assert first.exception() is None and any(one.node == gone.node_name for one in metadata.queues.values())
             again = asked.loop.create_task(cluster.forget(gone.node_name))
-            world._must(60.0, again.done, lambda: "he waits for ever")
+            world.must(60.0, again.done, lambda: "he waits for ever")
             assert again.exception() is None
             assert all(one.node != gone.node_name for one in metadata.queues.values())
             unknown = asked.loop.create_task(cluster.forget(gone.node_name))
-            world._must(60.0, unknown.done, lambda: "he waits for ever")
+            world.must(60.0, unknown.done, lambda: "he waits for ever")
             assert str(unknown.exception()) == f"node {gone.node_name} is not a member of this cluster"
     finally:
         world.close()
@@ -86,13 +86,13 @@ def test_a_node_has_one_name_if_the_leader_falls_while_it_gets_another(asked: in
     try:
         with quiet():
             _begin_without(world, renamed, leader)
-            world._run(5.0)
+            world.run_for(5.0)
             assert driver.server is not None and driver.server.node is not None and driver.loop is not None
             assert any(one.node == old for one in driver.server.node.metadata.queues.values())
             task = driver.loop.create_task(driver.server.node.cluster.rename(old, new))
-            world._run(delay_ms / 1000)
+            world.run_for(delay_ms / 1000)
             leader.kill(power=True)
-            world._run(20.0)
+            world.run_for(20.0)
             node = world.machines[2].server.node  # type: ignore[union-attr]
             assert node is not None
             members = {one.name for one in node.cluster.raft.membership.members}
@@ -111,22 +111,22 @@ def test_who_gets_another_name_is_let_in_when_he_has_it_everywhere() -> None:
     try:
         with quiet():
             _begin_without(world, renamed, asked)
-            world._run(5.0)
+            world.run_for(5.0)
             assert asked.server is not None and asked.server.node is not None and asked.loop is not None
             cluster = asked.server.node.cluster
             member = next(one for one in cluster.raft.membership.members if one.name == old)
             cluster.renaming.add(old)  # So that it goes no further than its first word.
             task = asked.loop.create_task(cluster.rename(old, new))
-            world._run(1.0)
+            world.run_for(1.0)
             for one in (member, member._replace(name=new), member._replace(id="0" * 32, name=new)):
                 early = asked.loop.create_task(cluster.admit(one))
-                world._must(10.0, early.done, lambda: "he waits for ever")
+                world.must(10.0, early.done, lambda: "he waits for ever")
                 assert isinstance(early.exception(), TryAgain)
             cluster.renaming.clear()
-            world._must(10.0, task.done, lambda: "it gets no name")
+            world.must(10.0, task.done, lambda: "it gets no name")
             assert task.exception() is None
             late = asked.loop.create_task(cluster.admit(member._replace(name=new)))
-            world._must(10.0, late.done, lambda: "he waits for ever")
+            world.must(10.0, late.done, lambda: "he waits for ever")
             assert late.exception() is None
     finally:
         world.close()
@@ -137,7 +137,7 @@ def _begin_without(world: World, lost: Machine, leader: Machine) -> None:
     world._begin()
     world.ledger.on_disturbed(1_000.0)
     lost.kill(power=True)
-    world._must(60.0, lambda: _lead(world, leader.node_name), lambda: "it does not lead")
+    world.must(60.0, lambda: _lead(world, leader.node_name), lambda: "it does not lead")
 
 
 def _lead(world: World, name: str) -> bool:

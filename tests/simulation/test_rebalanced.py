@@ -12,7 +12,7 @@ from simulation.world import run
 
 def test_seeds() -> None:
     worlds = [run(Plan(seed, 3, mirrored=True, rebalanced=True)) for seed in (2,)]
-    assert sum(world.obeyed for world in worlds) > 0
+    assert sum(world.rebalancing.obeyed for world in worlds) > 0
 
 
 def test_acknowledgements_behind_the_loss_of_a_link_are_in_vain() -> None:

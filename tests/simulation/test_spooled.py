@@ -129,7 +129,7 @@ def failing_seed(mutation: Mutation) -> int | None:
 
 def test_seeds() -> None:
     worlds = [run(Plan(seed, 3, spooled=True)) for seed in range(3)]
-    assert sum(sum(world.spooled.values()) for world in worlds) > 20
+    assert sum(sum(world.spooling.spooled.values()) for world in worlds) > 20
 
 
 @pytest.mark.parametrize("seed", [141, 2033])

@@ -64,25 +64,25 @@ def test_a_moment_after_the_last_view(what: str, delay: float, monkeypatch: pyte
     try:
         with quiet():
             world._begin()
-            world.fault_policy("", None)
-            world._run(10.0)
-            found = world._leading(QUEUE)
+            world.operators.fault_policy("", None)
+            world.run_for(10.0)
+            found = world.operators.leading(QUEUE)
             assert found is not None and found[2].mirror is None
             is_used = True
             home = world.machines.index(found[0])
             _publish_without_a_pause(world, home)
             world.ledger.on_disturbed(world.scheduler.now + 100.0)
-            world.scheduler.after(1.0, lambda: world.fault_appoint(QUEUE, (home + 1) % 3))
-            world._run(12.0)
+            world.scheduler.after(1.0, lambda: world.rebalancing.fault_appoint(QUEUE, (home + 1) % 3))
+            world.run_for(12.0)
             assert ended and unwritten, "the moment has come"
             if (what, delay) == ("power", 0.0):
                 assert any(late), "the next start finds a ring in the log"
             if what.startswith("policy"):
-                world.fault_policy("", None)
+                world.operators.fault_policy("", None)
             world._heal()
             world._empty()
         assert sum(one.state == "confirmed" for one in world.ledger.messages.values()) > 100
-        led = world._leading(QUEUE)
+        led = world.operators.leading(QUEUE)
         assert led is not None and led[2].mirror is None and led[2].spec.view is None
     finally:
         world.close()
@@ -91,9 +91,9 @@ def test_a_moment_after_the_last_view(what: str, delay: float, monkeypatch: pyte
 def _strike(world: World, what: str, home: str) -> None:
     (number,) = [at for at, machine in enumerate(world.machines) if machine.node_name == home]
     if what.startswith("policy"):
-        world.fault_policy("", EVERYWHERE)
+        world.operators.fault_policy("", EVERYWHERE)
     if what.startswith("move"):
-        world.fault_appoint(QUEUE, (number + 1) % 3)
+        world.rebalancing.fault_appoint(QUEUE, (number + 1) % 3)
     if what.endswith(("power", "kill")):
         strike = world.fault_kill if what.endswith("kill") else world.fault_power
         world.scheduler.after(0.0 if " " not in what else 0.05, lambda: strike(number, 1.0))

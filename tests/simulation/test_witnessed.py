@@ -20,7 +20,7 @@ def test_seeds(seed: int) -> None:
 
 
 def test_the_two_that_are_left_are_looked_at() -> None:
-    assert run(plan(20)).losses > 10
+    assert run(plan(20)).witnessing.losses > 10
 
 
 @pytest.mark.long
