@@ -21,7 +21,7 @@ from simulation.features.broker_features import (
     limit_deliveries,
     turn_special,
 )
-from simulation.features.queue_features import LETTERS, Features, draw_extras, draw_features
+from simulation.features.queue_features import DEAD_LETTER_QUEUE, Features, draw_extras, draw_features
 from simulation.scenarios.detached import BEFORE_S, DRAWN, QUIET_S, SUNDERED
 from simulation.scenarios.drained import DRAINED_FAULTS, draw_drain
 from simulation.scenarios.paired import NO_PROOFS, PAIRED_FAULTS, Proofs, draw_proofs
@@ -135,14 +135,14 @@ class Plan:
     mirrored: bool = False  # Queues are, by policies that change,
     varied: bool = False  # and these say more than who mirrors; some queues are quorum queues.
     featured: bool = False  # Queues do something with their messages by themselves,
-    special: bool = False  # and there are streams, delays, transactions and limits: see `special`.
-    strategies: bool = False  # Nodes handle partitions in all ways: see `partitioned`.
+    special: bool = False  # and there are streams, delays, transactions and limits: see `features.broker_features`.
+    strategies: bool = False  # Nodes handle partitions in all ways: see `scenarios.partitioned`.
     spooled: bool = False  # Nodes serve on in a partition: see `leveret.broker.remote.store_and_forward`.
-    rebalanced: bool = False  # Queues are moved about: see `rebalanced`.
-    ailing: bool = False  # Machines are not well: see `ailing`.
-    drained: bool = False  # Nodes are taken out of service: see `drained`.
-    paired: bool = False  # Two nodes, of which one often is lost: see `paired`.
-    witnessed: bool = False  # Two nodes and a witness: see `witnessed`.
+    rebalanced: bool = False  # Queues are moved about: see `scenarios.rebalanced`.
+    ailing: bool = False  # Machines are not well: see `scenarios.resource_faults`.
+    drained: bool = False  # Nodes are taken out of service: see `scenarios.drained`.
+    paired: bool = False  # Two nodes, of which one often is lost: see `scenarios.paired`.
+    witnessed: bool = False  # Two nodes and a witness: see `scenarios.witnessed`.
 
     def command(self) -> str:
         words = f"python -m simulation --seed {self.seed} --nodes {self.nodes} --steps {self.steps}"
@@ -255,7 +255,7 @@ class Plan:
     def queues(self) -> list[str]:
         """Those that are declared at the beginning, and stay."""
         names = [f"d{number}" for number in range(DURABLE)]
-        return [LETTERS, *([DELAYED_QUEUE] if self.special else ()), *names] if self.featured else names
+        return [DEAD_LETTER_QUEUE, *([DELAYED_QUEUE] if self.special else ()), *names] if self.featured else names
 
     def features(self) -> dict[str, Features]:
         """Of these queues, in a run with features."""
@@ -339,7 +339,7 @@ def draw_client(dice: random.Random, what: str, nodes: int) -> dict[str, Any]:
 def draw_featured(dice: random.Random, what: str, arguments: dict[str, Any]) -> None:
     """What else a step of a client may be, in a run with features."""
     if what in ("consume", "get", "look") and dice.random() < 0.2:
-        arguments |= {"queue": LETTERS} | ({"no_ack": False} if "no_ack" in arguments else {})
+        arguments |= {"queue": DEAD_LETTER_QUEUE} | ({"no_ack": False} if "no_ack" in arguments else {})
     if what == "publish":
         arguments |= draw_extras(dice)
         if arguments["queue"][0] == "v":

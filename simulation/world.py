@@ -5,8 +5,9 @@ plan's steps happen at their times. Afterwards all is healed and every node is s
 serve, and every client must have been answered or have lost its connection. Then the queues are emptied and compared
 with the ledger, twice: the second time after the power has failed everywhere.
 
-What must never happen is in `ledger` (what clients see), `sessions` (what they are told), `answers` (and when) and
-`consensus` (what the nodes agree on).
+What must never happen is in `checkers`, above all in `ledger` (what clients see), `answer_checker` (when they are told)
+and `metadata_checker` (what the nodes agree on), and in `clients.session` (what they are told). Faults, and what is
+peculiar to a kind of run, are in `scenarios`, each an object that knows the world.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from leveret.broker.queue.queue import Queue
 from leveret.node.cluster.consensus import AdminError
 from leveret.node.cluster.membership import Cluster
 from simulation.checkers.answer_checker import AnswerChecker
-from simulation.checkers.broker_features_checker import MirroredSpecialFates, SpecialFates
+from simulation.checkers.broker_features_checker import BrokerFeaturesChecker, MirroredBrokerFeaturesChecker
 from simulation.checkers.ledger import Ledger
-from simulation.checkers.message_checker import Fates, MirroredFates
-from simulation.checkers.metadata_checker import ConsensusChecker
+from simulation.checkers.message_checker import MessageChecker, MirroredMessageChecker
+from simulation.checkers.metadata_checker import MetadataChecker
 from simulation.checkers.mirror_checker import MirrorChecker, MirroredLedger
 from simulation.checkers.pause_checker import PauseChecker
-from simulation.clients.broker_features_client import SpecialClient
+from simulation.clients.broker_features_client import BrokerFeaturesClient
 from simulation.clients.client import Client, Step
 from simulation.core.loop import NodeLoop, Scheduler
 from simulation.core.machine import AMQP_PORT, CLUSTER_PORT, Machine
 from simulation.core.network import Network
 from simulation.core.small_limits import small_limits
 from simulation.plan import CLIENTS, DURABLE, Plan
-from simulation.scenarios.broker_features_world import SPECIAL_QUEUES, BrokerFeatures
+from simulation.scenarios.broker_features_world import BROKER_FEATURES_QUEUES, BrokerFeatures
 from simulation.scenarios.detached import Detaching
 from simulation.scenarios.drained import Draining
 from simulation.scenarios.operators import Operators
@@ -75,15 +76,15 @@ class World:
         self.mirrors: MirrorChecker | None = None
         self.queues = plan.queues()
         if plan.mirrored:
-            kind = MirroredFates if plan.featured else MirroredLedger
-            kind = MirroredSpecialFates if plan.special else kind
+            kind = MirroredMessageChecker if plan.featured else MirroredLedger
+            kind = MirroredBrokerFeaturesChecker if plan.special else kind
             ledger = kind(self.fail, self.note, lambda: self.scheduler.now)
             self.ledger: Ledger = ledger
             self.mirrors = MirrorChecker(self.fail, ledger, lambda: self.scheduler.now, self._serves)
         else:
-            alone = SpecialFates if plan.special else Fates if plan.featured else Ledger
+            alone = BrokerFeaturesChecker if plan.special else MessageChecker if plan.featured else Ledger
             self.ledger = alone(self.fail, self.note, lambda: self.scheduler.now)
-        self.consensus = ConsensusChecker(self.fail)
+        self.consensus = MetadataChecker(self.fail)
         self.answers = AnswerChecker(self.fail, lambda: self.scheduler.now)
         self.pauses: PauseChecker | None = None
         if plan.pauses:
@@ -232,16 +233,16 @@ class World:
         self.run_for(last + 1.0 if self.plan.taken() else 0.0)
         self.run_for(max(0.0, max(self.witnessing.calm_until, self.detaching.sundered_until) - self.scheduler.now))
         self._heal()
-        if isinstance(self.ledger, SpecialFates):
+        if isinstance(self.ledger, BrokerFeaturesChecker):
             self.broker_features.end_special(self.ledger)
-        if isinstance(self.ledger, Fates):
+        if isinstance(self.ledger, MessageChecker):
             self.queue_features.let_age(self.ledger)
         if self.mirrors is not None and self.dice.random() < 0.5:
             self._compare_members()
         self._empty()
         if self.dice.random() < 0.6:
             self._empty_again()
-        if isinstance(self.ledger, SpecialFates):
+        if isinstance(self.ledger, BrokerFeaturesChecker):
             self.broker_features.scan_streams(self.ledger)
 
     def close(self) -> None:
@@ -268,7 +269,7 @@ class World:
         places = [machine.name for machine in self.machines]
         self.client_loop.place = "clients"
         self.clients = [
-            (SpecialClient if self.plan.special else Client)(
+            (BrokerFeaturesClient if self.plan.special else Client)(
                 f"c{number}",
                 places,
                 self.client_loop,
@@ -287,9 +288,9 @@ class World:
             self.operators.fault_policy(**policy)
             self.run_for(2.0)
             self._declare(self.queues[before:])
-        if isinstance(self.ledger, Fates):
+        if isinstance(self.ledger, MessageChecker):
             self.queue_features.begin_features(self.ledger)
-        if isinstance(self.ledger, SpecialFates):
+        if isinstance(self.ledger, BrokerFeaturesChecker):
             self.broker_features.begin_special(self.ledger)
 
     def _declare(self, names: list[str]) -> None:
@@ -398,7 +399,7 @@ class World:
                 self.start_later(machine, seconds)
 
     def fault_abandon(self, cut: float, seconds: float) -> None:
-        """The leader goes on alone, and dies before the other one can see it again: see `paired`."""
+        """The leader goes on alone, and dies before the other one can see it again: see `scenarios.paired`."""
         leader = next((machine for machine in self.everybody if self.consensus.leads(machine.name)), None)
         if leader is None:
             return
@@ -553,7 +554,7 @@ class World:
 
     def fault_skew(self, node: int, ms: int) -> None:
         self.machines[node].skew_ms += ms
-        if isinstance(self.ledger, Fates):
+        if isinstance(self.ledger, MessageChecker):
             self.ledger.on_skew(self.machines[node].skew_ms)
 
     def fault_reset(self, rate: float) -> None:
@@ -659,7 +660,7 @@ class World:
 
     def _heal_mirrors(self, mirrors: MirrorChecker) -> None:
         """All queues have masters that serve, and all mirrors have what these have."""
-        queues = [*self.queues, *(SPECIAL_QUEUES if self.plan.special else ())]
+        queues = [*self.queues, *(BROKER_FEATURES_QUEUES if self.plan.special else ())]
 
         def order() -> None:
             """Where mirrors are not filled by themselves, an operator has them filled, and insists."""

@@ -33,7 +33,7 @@ class Extras(NamedTuple):
 
     expires_ms: int | None = None  # It has a time to live of its own.
     priority: int | None = None
-    via: str = ""  # How it finds its queue; see `features`.
+    via: str = ""  # How it finds its queue; see `features.queue_features`.
     delay_ms: int | None = None  # It comes to its queue only then; see `delays`.
 
 

@@ -1,5 +1,6 @@
-"""What must hold of what comes back, comes late, or comes by a transaction; with `streams` and `crowds`, of a special
-run.
+"""Checks messages that are requeued, delayed, or published in a transaction.
+
+With `stream_checker` and `limits_checker`, that is all of a run with `--special`.
 
 **Deliveries that count.** A message that came back more often than its queue's limit allows leaves it. The ledger knows
 how often that was in two ways. *For sure*: a client gave it back and got in writing that this was heard. Whatever dies
@@ -22,11 +23,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from simulation.checkers.ledger import Delivery, Ledger, Message
-from simulation.checkers.limits_checker import Crowds
-from simulation.checkers.message_checker import Fates, MirroredFates
+from simulation.checkers.limits_checker import LimitsChecker
+from simulation.checkers.message_checker import MessageChecker, MirroredMessageChecker
 from simulation.checkers.mirror_checker import MirroredLedger
-from simulation.checkers.stream_checker import ROUNDING_S, Streams
-from simulation.features.broker_features import KEEPER
+from simulation.checkers.stream_checker import ROUNDING_S, StreamChecker
+from simulation.features.broker_features import HIDDEN_QUEUE
 from simulation.features.queue_features import Features
 
 COUNT_HEADER: Final = "x-delivery-count"
@@ -42,15 +43,15 @@ class Trade:
     state: str = OPEN
 
 
-class SpecialFates(Fates):
-    """Of a run with all that `specials` tells of."""
+class BrokerFeaturesChecker(MessageChecker):
+    """Checks a run with all that is in `features.broker_features`."""
 
     def __init__(
         self, fail: Callable[[str], None], note: Callable[[str, str], None], clock: Callable[[], float]
     ) -> None:
         super().__init__(fail, note, clock)
-        self.streams = Streams(self, fail)
-        self.crowds = Crowds(fail, self.is_disturbed)
+        self.streams = StreamChecker(self, fail)
+        self.limits = LimitsChecker(fail, self.is_disturbed)
         self.returns: dict[int, list[float]] = {}  # By message number: when it was known to be back.
         self.ends: dict[str, list[float]] = {}  # By queue: when channels ended that may have got something.
         self.trades: list[Trade] = []
@@ -182,7 +183,7 @@ class SpecialFates(Fates):
             super()._check_flag(message, delivery)
 
     def may_be_lost(self, message: Message) -> bool:
-        if self.is_delayed(message) and self.queue(KEEPER).lost:
+        if self.is_delayed(message) and self.queue(HIDDEN_QUEUE).lost:
             return True
         return super().may_be_lost(message)
 
@@ -210,10 +211,10 @@ class SpecialFates(Fates):
     def summary(self) -> str:
         returns = sum(len(one) for one in self.returns.values())
         more = f"{returns} returns for sure, {self.counted} counts, {self.delayed} delays, {len(self.trades)} trades"
-        return f"{super().summary()}, {self.streams.summary()}, {more}, {self.answers} answers, {self.crowds.summary()}"
+        return f"{super().summary()}, {self.streams.summary()}, {more}, {self.answers} answers, {self.limits.summary()}"
 
 
-class MirroredSpecialFates(SpecialFates, MirroredFates):
+class MirroredBrokerFeaturesChecker(BrokerFeaturesChecker, MirroredMessageChecker):
     """Of a special run with mirrors."""
 
     def on_confirmed(self, message: Message, at: float) -> None:
@@ -230,4 +231,4 @@ class MirroredSpecialFates(SpecialFates, MirroredFates):
         return super().may_be_lost(message)
 
     def _as_kept(self, message: Message) -> Message:
-        return replace(message, queue=KEEPER, persistent=True)
+        return replace(message, queue=HIDDEN_QUEUE, persistent=True)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 GRACE_S: Final = 0.03  # Nodes are looked at once in each pass of their loops.
 
 
-class Apart:
+class DetachedChecker:
     """What nodes do by themselves, as the ledger hears of it."""
 
     def __init__(self, fail: Callable[[str], None]) -> None:

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from simulation.amqp.contents import NO_EXTRAS, Extras
-from simulation.checkers.detached_checker import Apart
+from simulation.checkers.detached_checker import DetachedChecker
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class Ledger:
         self.under_way: dict[int, float] = {}  # and when it was last seen to be on its way.
         self.redelivered = 0
         self.late = 0
-        self.apart = Apart(fail)
+        self.apart = DetachedChecker(fail)
         self.on_heard: Callable[[str, float, str], None] = lambda node, written_at, what: None
 
     # -- What the world tells ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from simulation.features.broker_features import CONNECTIONS_MAX, QUEUES_MAX
 
 
-class Crowds:
+class LimitsChecker:
     """What clients know of the vhost `tight`."""
 
     def __init__(self, fail: Callable[[str], None], is_disturbed: Callable[[], bool]) -> None:

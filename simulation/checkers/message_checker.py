@@ -30,7 +30,7 @@ from typing import Any, Final
 from simulation.checkers.ledger import Delivery, Ledger, Message
 from simulation.checkers.mirror_checker import GRACE_S, MirroredLedger
 from simulation.core.machine import WALL_MS
-from simulation.features.queue_features import LETTERS, NOWHERE, PLAIN, Features
+from simulation.features.queue_features import DEAD_LETTER_QUEUE, NOWHERE, PLAIN, Features
 
 HOME_MS: Final = 50  # From when a queue hands something out until its own node has written it.
 AWAY_MS: Final = 1_000  # And another node,
@@ -38,7 +38,7 @@ DISTURBED_MS: Final = 25_000  # when links are slow, or cut for a while without 
 AWAY_S: Final = 60.0  # After a link was lost, until it is back for sure.
 
 
-class Fates(Ledger):
+class MessageChecker(Ledger):
     """Of a run with features."""
 
     def __init__(
@@ -74,11 +74,13 @@ class Fates(Ledger):
 
     def message_of(self, queue: str, number: int) -> Message | None:
         message = self.messages.get(number)
-        if message is None or queue != LETTERS or message.queue == LETTERS:
+        if message is None or queue != DEAD_LETTER_QUEUE or message.queue == DEAD_LETTER_QUEUE:
             return message
         letter = self.letters.get(number)
         if letter is None:
-            letter = Message(number, LETTERS, "letters", message.persistent, message.published_at, message.body)
+            letter = Message(
+                number, DEAD_LETTER_QUEUE, "letters", message.persistent, message.published_at, message.body
+            )
             letter.extras = message.extras
             self.letters[number] = letter
         return letter
@@ -115,7 +117,7 @@ class Fates(Ledger):
             if self.features_of(message.queue).single and delivery.consumer:
                 self.turns.setdefault(message.queue, []).append((delivery.written_at, delivery))
             if not self.has_failed() and message.number in self.letters:
-                self.fail(f"{message} came out of its queue after its dead letter had come to {LETTERS}")
+                self.fail(f"{message} came out of its queue after its dead letter had come to {DEAD_LETTER_QUEUE}")
 
     def may_come_back(self, message: Message, at: float) -> bool:
         return (self.is_letter(message) and self.has_failed()) or super().may_come_back(message, at)
@@ -260,28 +262,28 @@ class Fates(Ledger):
     def unaccounted(self, found: dict[str, list[int]]) -> list[Message]:
         """Those that have left for a reason, and are neither with the dead nor where they were. `found`: what is in
         queues now."""
-        if self.queue(LETTERS).lost:
+        if self.queue(DEAD_LETTER_QUEUE).lost:
             return []
         there = {queue: {*self.drained.get(queue, ()), *numbers} for queue, numbers in found.items()}
         return [
             message
             for queue, features in self.features.items()
             if features.letters is not None and not self.queue(queue).lost
-            for number in sorted(Ledger.owed(self, queue) - there[queue] - there[LETTERS])
+            for number in sorted(Ledger.owed(self, queue) - there[queue] - there[DEAD_LETTER_QUEUE])
             if self.may_have_left(message := self.messages[number]) and number not in self.letters
             if features.keeps or not self._may_be_refused(message)
         ]
 
     def _may_be_refused(self, message: Message) -> bool:
         """Whether the letter of a message may have been given up."""
-        if self.features_of(LETTERS).max_length is not None:
+        if self.features_of(DEAD_LETTER_QUEUE).max_length is not None:
             return True
         downs = [at for times in self.downs.values() for at in times]
         return any(at >= message.published_at - AWAY_S for at in downs)
 
     def on_all_drained(self, found: dict[str, list[int]]) -> None:
         for message in self.unaccounted(found):
-            self.fail(f"{message} has left its queue and is not in {LETTERS}")
+            self.fail(f"{message} has left its queue and is not in {DEAD_LETTER_QUEUE}")
         for message in self.letters.values():
             features = self.features_of(self.messages[message.number].queue)
             if features.overflow == "reject-publish-dlx" and self.messages[message.number].state == "confirmed":
@@ -313,7 +315,7 @@ class Fates(Ledger):
         return f"{super().summary()}, {self.ages} ages, letters: {letters or 'none'}"
 
 
-class MirroredFates(Fates, MirroredLedger):
+class MirroredMessageChecker(MessageChecker, MirroredLedger):
     """Of a run with features and mirrors."""
 
     def _is_home(self, delivery: Delivery) -> bool:

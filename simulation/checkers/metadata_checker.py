@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from leveret.node.cluster.membership import Cluster
 
 
-class ConsensusChecker:
+class MetadataChecker:
     def __init__(self, fail: Callable[[str], None]) -> None:
         self.fail = fail
         self.leaders: dict[int, str] = {}  # By term.

@@ -11,7 +11,7 @@
     one by one      messages of one channel enter a queue in the order in which they were published, each once with any
                     master: whether they came straight or were kept by some node, and sent on
     alike           in the end each member, made master in its turn, has the same messages in the same order
-    not copied      what a policy keeps from being copied is not: see `copying`
+    not copied      what a policy keeps from being copied is not: see `sync_checker`
 
 Two taps are all: `MirrorStore.apply` of each node, whose blocks are hashed here, and the views in the nodes' metadata.
 
@@ -44,7 +44,7 @@ from leveret.replication.log_tail import epoch_of
 from leveret.replication.ring_frames import Append
 from simulation.amqp.contents import number_of
 from simulation.checkers.ledger import Delivery, Ledger, Message
-from simulation.checkers.sync_checker import CopyChecker, policy_of
+from simulation.checkers.sync_checker import SyncChecker, policy_of
 
 if TYPE_CHECKING:
     from leveret.metadata.model.records import QueueSpec
@@ -186,11 +186,11 @@ class MirroredLedger(Ledger):
         return sum(one.written_at > since + GRACE_S for one in deliveries)
 
     def was_heard(self, message: Message, delivery: Delivery, at: float) -> bool:
-        """The confirm that tells of it came from the ring (see `sessions`: not from a spool). But the acknowledgement
-        counts only if the master that was told is the one that gave out this very delivery: the next one may have given
-        the message to somebody else, and so may the same one, if it took back what was out because the link was lost on
-        which the delivery came. And a get that its master handed on to the next comes back by way of the former, which
-        may end before it has passed on what is said of it."""
+        """The confirm that tells of it came from the ring (see `clients.session`: not from a spool). But the
+        acknowledgement counts only if the master that was told is the one that gave out this very delivery: the next
+        one may have given the message to somebody else, and so may the same one, if it took back what was out because
+        the link was lost on which the delivery came. And a get that its master handed on to the next comes back by way
+        of the former, which may end before it has passed on what is said of it."""
         since = delivery.written_at if delivery.asked_at is None else delivery.asked_at
         here, agreed = self.known.get((delivery.node, message.queue)), self.agreed.get(message.queue)
         if here is None or agreed is None:
@@ -264,7 +264,7 @@ class MirrorChecker:
         self.wiped: set[str] = set()  # Ids of data folders that are no more.
         self.gone: set[str] = set()  # Nodes whose disk is lost, until they have joined again.
         self.may_be_forced: set[str] = set()  # Queues of which messages may be lost to have a master.
-        self.copies = CopyChecker(fail, clock)
+        self.copies = SyncChecker(fail, clock)
         self.living: dict[str, Node] = {}
         self.appended: dict[tuple[int, int], int] = {}  # Id and epoch: the last block that its master has made.
         self.last_of: dict[tuple[int, int, str], int] = {}  # Id, epoch and lane: the last message of it in those.
@@ -429,7 +429,7 @@ class MirrorChecker:
             for number in numbers:
                 self._check_entry(block, queue, number)
         blocks = self.ledger.losses_of(queue).blocks
-        for number in numbers:  # Producers send again what went with a master: see `producers`.
+        for number in numbers:  # Producers send again what went with a master: see `clients.producer`.
             blocks[number] = max(blocks.get(number, (0, 0)), (block.epoch, block.number))
 
     def _check_entry(self, block: Block, queue: str, number: int) -> None:

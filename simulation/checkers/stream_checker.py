@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from simulation.features.broker_features import Stream
 
 if TYPE_CHECKING:
-    from simulation.checkers.broker_features_checker import SpecialFates
+    from simulation.checkers.broker_features_checker import BrokerFeaturesChecker
     from simulation.checkers.ledger import Delivery, Message
 
 NAME: Final = "x-stream-offset"
@@ -64,11 +64,11 @@ class Book:
         return max(self.at, default=-1) + 1
 
 
-class Streams:
+class StreamChecker:
     """Of a run."""
 
-    def __init__(self, fates: SpecialFates, fail: Callable[[str], None]) -> None:
-        self.fates = fates
+    def __init__(self, checker: BrokerFeaturesChecker, fail: Callable[[str], None]) -> None:
+        self.checker = checker
         self.fail = fail
         self.books: dict[str, Book] = {}
         self.readers: dict[str, Reader] = {}  # By the channel's name.
@@ -83,13 +83,13 @@ class Streams:
     # -- What clients tell ---------------------------------------------------------------------------------------
 
     def on_asked(self, channel: str, stream: str, start: str, value: float) -> Reader:
-        reader = self.readers[channel] = Reader(channel, stream, start, value, self.fates.clock())
+        reader = self.readers[channel] = Reader(channel, stream, start, value, self.checker.clock())
         return reader
 
     def on_delivered(self, delivery: Delivery) -> None:
-        book, message = self.books[delivery.queue], self.fates.messages.get(delivery.number)
+        book, message = self.books[delivery.queue], self.checker.messages.get(delivery.number)
         reader = self.readers[delivery.consumer.partition(" ")[0]]
-        if self.fates.queue(delivery.queue).lost:
+        if self.checker.queue(delivery.queue).lost:
             return
         if message is None or message.queue != delivery.queue or delivery.body != message.body:
             self.fail(f"{reader.name} got of {book.name} what nobody has published there: {delivery}")
@@ -101,7 +101,7 @@ class Streams:
             self.fail(f"{message} came to {reader.name} with {delivery.properties}")
             return
         self.read_count += 1
-        self.fates.note(reader.name, f"reads {message} at {offset} through {delivery.node}")
+        self.checker.note(reader.name, f"reads {message} at {offset} through {delivery.node}")
         if delivery.redelivered or message.state in ("returned", "rolled back"):
             self.fail(f"{message} ({message.state}) was read at {offset}, redelivered: {delivery.redelivered}")
         self._check_meaning(book, message, offset)
@@ -134,10 +134,10 @@ class Streams:
                 self.fail(f"{reader.name} wanted {book.name} from {reader.value} on, and got {offset}")
             self._pass_over(book, reader, int(reader.value), offset)
         elif reader.start in ("next", "time"):
-            message = self.fates.messages[book.at[offset]]
+            message = self.checker.messages[book.at[offset]]
             since = reader.asked_at if reader.start == "next" else reader.value - ROUNDING_S
-            old = message.confirmed_at is not None and self.fates.came_by(message) < since
-            if old and (reader.start == "next" or not self.fates.skew_ms):
+            old = message.confirmed_at is not None and self.checker.came_by(message) < since
+            if old and (reader.start == "next" or not self.checker.skew_ms):
                 self.fail(f"{reader.name} wanted {book.name} from {reader.start} {since:.3f} on, and got {message}, "
                           f"which was confirmed at {message.confirmed_at:.3f}")  # fmt: skip
 
@@ -151,17 +151,17 @@ class Streams:
     # -- Retention -----------------------------------------------------------------------------------------------
 
     def may_be_given_up(self, book: Book, offset: int) -> bool:
-        kind, fates = book.kind, self.fates
+        kind, checker = book.kind, self.checker
         if kind.keeps_all:
             return False
         number = book.at.get(offset)
         if number is None:
             return True  # Nobody has seen it, so nothing is known of it but its place.
         if kind.max_age_s is not None:
-            age_s = fates.clock() - fates.messages[number].published_at
-            return age_s + fates.skew_ms / 1000 + ROUNDING_S >= kind.max_age_s
+            age_s = checker.clock() - checker.messages[number].published_at
+            return age_s + checker.skew_ms / 1000 + ROUNDING_S >= kind.max_age_s
         assert kind.max_bytes is not None
-        sizes = [self._bytes(one) for one in fates.messages.values() if one.queue == book.name]
+        sizes = [self._bytes(one) for one in checker.messages.values() if one.queue == book.name]
         behind = [one for one in book.at if one > offset]
         return bool(behind) and sum(sizes) > kind.max_bytes
 
@@ -173,26 +173,26 @@ class Streams:
 
     def owed(self, name: str) -> set[int]:
         """What a reader who begins at the first must get."""
-        fates, book = self.fates, self.books[name]
-        if fates.queue(name).lost or not book.kind.keeps_all:
+        checker, book = self.checker, self.books[name]
+        if checker.queue(name).lost or not book.kind.keeps_all:
             return set()
         return {
             message.number
-            for message in fates.messages.values()
-            if message.queue == name and message.state == "confirmed" and not fates.may_be_lost(message)
+            for message in checker.messages.values()
+            if message.queue == name and message.state == "confirmed" and not checker.may_be_lost(message)
         }
 
     def on_scanned(self, name: str, numbers: list[int]) -> None:
         """All that is in a stream now."""
         book = self.books[name]
-        if self.fates.queue(name).lost:
+        if self.checker.queue(name).lost:
             return
         missing = sorted(self.owed(name) - set(numbers))
         if missing:
             self.fail(f"confirmed and not in {name}: {missing}")
         last: dict[str, tuple[int, int]] = {}
         for offset, number in sorted(book.at.items()):
-            lane = self.fates.messages[number].stream
+            lane = self.checker.messages[number].stream
             before = last.get(lane, (-1, 0))
             if number < before[1]:
                 self.fail(f"{name} has message {number} at {offset} and {before[1]} at {before[0]}, of one channel")
@@ -203,12 +203,12 @@ class Streams:
 
     def _check_missed(self, book: Book, reader: Reader, first: int) -> None:
         """Whether something should have come before the first that it got."""
-        if reader.start not in ("next", "last", "time") or (reader.start == "time" and self.fates.skew_ms):
+        if reader.start not in ("next", "last", "time") or (reader.start == "time" and self.checker.skew_ms):
             return
         assert reader.begun_at is not None
         since = reader.value if reader.start == "time" else reader.begun_at
         for offset, number in book.at.items():
-            message = self.fates.messages[number]
+            message = self.checker.messages[number]
             if offset < first and message.published_at >= since + ROUNDING_S and offset not in book.gone:
                 if not book.kind.keeps_all and self.may_be_given_up(book, offset):
                     continue
@@ -219,7 +219,7 @@ class Streams:
     def check_served(self, name: str, reader_name: str) -> None:
         """Somebody has read and acknowledged all the time, and nothing has come for a while."""
         reader, book = self.readers[reader_name], self.books[name]
-        if self.fates.queue(name).lost or reader.begun_at is None:
+        if self.checker.queue(name).lost or reader.begun_at is None:
             return
         beginning = reader.value if reader.start == "offset" else 0
         if book.end > beginning and reader.last != book.end - 1:
@@ -229,9 +229,9 @@ class Streams:
     def check_trimmed(self, name: str, numbers: list[int], old: float) -> None:
         """After messages have come one by one for a while: what is left? `old`: when the first of those came."""
         kind = self.books[name].kind
-        if self.fates.queue(name).lost or kind.keeps_all:
+        if self.checker.queue(name).lost or kind.keeps_all:
             return
-        messages = [self.fates.messages[number] for number in numbers]
+        messages = [self.checker.messages[number] for number in numbers]
         if kind.max_age_s is not None:
             aged = [str(one) for one in messages if one.published_at < old]
             if aged:

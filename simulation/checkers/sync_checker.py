@@ -51,7 +51,7 @@ def is_within(hours: str, wall_ms: int) -> bool:
     return False
 
 
-class CopyChecker:
+class SyncChecker:
     def __init__(self, fail: Callable[[str], None], clock: Callable[[], float]) -> None:
         self.fail = fail
         self.clock = clock

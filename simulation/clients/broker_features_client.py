@@ -1,4 +1,4 @@
-"""What clients do in a special run, beside what they do in any other: see `specials`."""
+"""What clients do in a special run, beside what they do in any other: see `features.broker_features`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from simulation.core.machine import WALL_MS
 from simulation.features.broker_features import DELAYED_QUEUE, DELAYER
 
 if TYPE_CHECKING:
-    from simulation.checkers.broker_features_checker import SpecialFates
+    from simulation.checkers.broker_features_checker import BrokerFeaturesChecker
     from simulation.checkers.stream_checker import Reader
 
 SCAN_PREFETCH: Final = 50
 
 
-class SpecialClient(Client):
+class BrokerFeaturesClient(Client):
     """See above."""
 
-    ledger: SpecialFates
+    ledger: BrokerFeaturesChecker
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -203,7 +203,7 @@ class SpecialClient(Client):
         if await self._reach(session):
             return session
         if session.refused:
-            self.ledger.crowds.on_refused()
+            self.ledger.limits.on_refused()
         return None
 
     async def do_crowd(self, node: int, count: int, seconds: float) -> None:
@@ -213,7 +213,7 @@ class SpecialClient(Client):
                 self.crowd = [one for one in self.crowd if not one.lost]
                 self.crowd.append(session)
                 there = sum(one.node == session.node for one in self.crowd)
-                self.ledger.crowds.on_taken(session.node, there)
+                self.ledger.limits.on_taken(session.node, there)
                 self.loop.call_later(seconds, session.drop)
 
     async def do_settle_in(self, node: int, count: int, leave: bool) -> None:
@@ -226,20 +226,20 @@ class SpecialClient(Client):
         for _ in range(count):
             channel = await session.open_channel(confirms=False)
             self.named += 1
-            queue, crowds = f"t-{self.name}-{self.named}", self.ledger.crowds
+            queue, limits = f"t-{self.name}-{self.named}", self.ledger.limits
             try:
                 if leave and self.own:
                     queue = self.own.pop()
-                    crowds.on_deleting(queue)
+                    limits.on_deleting(queue)
                     await channel.ask("queue.delete-ok", "queue.delete", 0, queue, False, False, False)
                 else:
                     declare = (0, queue, False, True, False, False, False, b"")
                     await channel.ask("queue.declare-ok", "queue.declare", *declare)
-                    crowds.on_declared(queue, self.ledger.has_lost_disks)
+                    limits.on_declared(queue, self.ledger.has_lost_disks)
                     self.own.append(queue)
             except Closed as closed:
                 self.note(self.name, f"{queue} was refused: {closed}")
-                crowds.refused += "queue limit" in str(closed)
+                limits.refused += "queue limit" in str(closed)
 
     async def do_fill_room(self, node: int, connections: int, channels: int, into: list[int]) -> None:
         """How many are let in at one node, when others turn everybody away; and how many channels. For the end."""

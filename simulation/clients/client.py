@@ -26,7 +26,7 @@ from simulation.amqp.contents import Extras, entry
 from simulation.checkers.ledger import Ledger
 from simulation.clients.session import Channel, Closed, Lost, Session
 from simulation.core.loop import NodeLoop
-from simulation.features.queue_features import LETTER_EXCHANGE, LETTERS
+from simulation.features.queue_features import DEAD_LETTER_EXCHANGE, DEAD_LETTER_QUEUE
 
 AMQP_PORT: Final = 5672
 CONNECT_S: Final = 5.0
@@ -253,7 +253,7 @@ class Client:
             await channel.ask("exchange.declare-ok", "exchange.declare", *declare)
 
     async def do_ways(self, queues: list[str]) -> None:
-        """The exchanges by which messages come to queues, and letters to theirs: see `features`."""
+        """The exchanges by which messages come to queues, and letters to theirs: see `features.queue_features`."""
         channel = await self._publisher()
 
         async def declare(exchange: str, kind: str, arguments: bytes = b"") -> None:
@@ -263,8 +263,8 @@ class Client:
         async def bind(what: str, to: str, exchange: str, key: str) -> None:
             await channel.ask(f"{what}.bind-ok", f"{what}.bind", 0, to, exchange, key, False, b"")
 
-        await declare(LETTER_EXCHANGE, "direct")
-        await bind("queue", LETTERS, LETTER_EXCHANGE, LETTERS)
+        await declare(DEAD_LETTER_EXCHANGE, "direct")
+        await bind("queue", DEAD_LETTER_QUEUE, DEAD_LETTER_EXCHANGE, DEAD_LETTER_QUEUE)
         await declare("tree", "direct")
         await declare("alt", "direct", entry("alternate-exchange", "tree"))
         for queue in queues:

@@ -16,12 +16,12 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from simulation.features.queue_features import LETTERS, Features
+from simulation.features.queue_features import DEAD_LETTER_QUEUE, Features
 
 STREAMS: Final = ("s0", "s1")
 DELAYED_QUEUE: Final = "l0"
 DELAYER: Final = "late"
-KEEPER: Final = f"amq.delayed.{DELAYER}"  # Where the messages of that exchange are until they are due.
+HIDDEN_QUEUE: Final = f"amq.delayed.{DELAYER}"  # Where the messages of that exchange are until they are due.
 TIGHT: Final = "tight"
 CONNECTIONS_MAX: Final = 3
 QUEUES_MAX: Final = 4
@@ -78,7 +78,7 @@ def limit_deliveries(dice: random.Random, found: dict[str, Features]) -> dict[st
 
     def limited(name: str, one: Features) -> Features:
         limit = dice.choice((0, 1, 2, 2, 5))
-        if name == LETTERS or dice.random() < (0.2 if one.quorum else 0.5):
+        if name == DEAD_LETTER_QUEUE or dice.random() < (0.2 if one.quorum else 0.5):
             return one
         return replace(one, delivery_limit=limit, by_operator=not one.quorum and not one.by_policy)
 
@@ -165,4 +165,4 @@ def _settle_in(dice: random.Random, nodes: int) -> dict[str, Any]:
 def turn_special(dice: random.Random, what: str, arguments: dict[str, Any]) -> None:
     """Some faults of masters are for those of special queues."""
     if what in ("fell_master", "hand_over") and dice.random() < 0.5:
-        arguments["queue"] = dice.choice((*STREAMS, KEEPER, DELAYED_QUEUE))
+        arguments["queue"] = dice.choice((*STREAMS, HIDDEN_QUEUE, DELAYED_QUEUE))

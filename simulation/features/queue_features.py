@@ -17,8 +17,8 @@ import random
 from dataclasses import dataclass
 from typing import Any, Final
 
-LETTERS: Final = "e0"  # The queue of the dead.
-LETTER_EXCHANGE: Final = "letters"
+DEAD_LETTER_QUEUE: Final = "e0"  # The queue of the dead.
+DEAD_LETTER_EXCHANGE: Final = "letters"
 HOUR_MS: Final = 3_600_000  # More than any run takes.
 GOES_MS: Final = 3_000
 EXPIRING: Final = {"w0": GOES_MS, "w1": HOUR_MS}
@@ -51,7 +51,7 @@ class Features:
         if self.max_length is not None or self.max_bytes is not None:
             said["overflow"] = self.overflow
         if self.letters is not None:
-            said |= {"dead-letter-exchange": self.letters, "dead-letter-routing-key": LETTERS}
+            said |= {"dead-letter-exchange": self.letters, "dead-letter-routing-key": DEAD_LETTER_QUEUE}
         if self.keeps:
             said["dead-letter-strategy"] = "at-least-once"
         if not self.by_operator:
@@ -88,14 +88,14 @@ def draw_features(
     """Of each of the durable queues, and of the one for dead letters."""
     found = {f"d{number}": _draw_one(dice, may_be_quorum, may_be_by_policy) for number in range(durable)}
     limited = dice.random() < 0.25
-    found[LETTERS] = Features(max_length=4, overflow="reject-publish") if limited else PLAIN
+    found[DEAD_LETTER_QUEUE] = Features(max_length=4, overflow="reject-publish") if limited else PLAIN
     return found
 
 
 def _draw_one(dice: random.Random, may_be_quorum: bool, may_be_by_policy: bool) -> Features:
     quorum = may_be_quorum and dice.random() < 0.4
     by_policy = may_be_by_policy and not quorum and dice.random() < 0.5
-    letters = dice.choice((None, "", LETTER_EXCHANGE, LETTER_EXCHANGE))
+    letters = dice.choice((None, "", DEAD_LETTER_EXCHANGE, DEAD_LETTER_EXCHANGE))
     overflow = dice.choice(("drop-head", "drop-head", "reject-publish", "reject-publish-dlx"))
     if quorum and overflow == "reject-publish-dlx":
         overflow = "reject-publish"

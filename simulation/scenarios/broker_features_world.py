@@ -1,6 +1,6 @@
-"""How a special run begins and ends: what `specials` tells of comes to be, and in the end it is looked at.
+"""How a run with `--special` begins and ends: it declares what is in `features.broker_features`, and checks it.
 
-A part of `World`. In the end, when all is healed:
+A part of the world. In the end, when all is healed:
 
 - every stream is read from its beginning, and who was reading it must have come to its end; then messages come one by
   one, until it is known what must have been given up. After everything else, which costs all nodes their power mostly,
@@ -25,7 +25,7 @@ from simulation.clients.client import IDLE_S, Step
 from simulation.features.broker_features import (
     CONNECTIONS_MAX,
     DELAYED_QUEUE,
-    KEEPER,
+    HIDDEN_QUEUE,
     QUEUES_MAX,
     STREAMS,
     TIGHT,
@@ -34,12 +34,12 @@ from simulation.features.broker_features import (
 )
 
 if TYPE_CHECKING:
-    from simulation.checkers.broker_features_checker import SpecialFates
+    from simulation.checkers.broker_features_checker import BrokerFeaturesChecker
     from simulation.world import World
 
 START_S: Final = 60.0
 SCAN_S: Final = 30.0
-SPECIAL_QUEUES: Final = (*STREAMS, KEEPER)
+BROKER_FEATURES_QUEUES: Final = (*STREAMS, HIDDEN_QUEUE)
 UNREST_S: Final = 60.0
 AWAY_S: Final = 8.0  # Until everybody has missed a machine, and found it again.
 LATE_MS: Final = 3_000
@@ -65,21 +65,21 @@ class BrokerFeatures:
     def _wait(self, what: str) -> None:
         self.world.must(START_S, self.world.all_idle, lambda: f"{what}: {self.world.standing()}")
 
-    def begin_special(self, fates: SpecialFates) -> None:
+    def begin_special(self, checker: BrokerFeaturesChecker) -> None:
         for number, (name, kind) in enumerate(draw_streams(self.world.plan.seed, self.world.plan.nodes).items()):
-            fates.streams.add(name, kind)
+            checker.streams.add(name, kind)
             self._give(number, "declare", queue=name, durable=True, arguments=kind.arguments())
         self._give(2, "delayer")
         self._wait("streams and delays could not be declared")
-        for name in (*SPECIAL_QUEUES, DELAYED_QUEUE):
-            fates.queue(name)  # Their disks may be lost before anybody has used them.
+        for name in (*BROKER_FEATURES_QUEUES, DELAYED_QUEUE):
+            checker.queue(name)  # Their disks may be lost before anybody has used them.
         self.world.operators.order(AddVhost(TIGHT))
         self.world.run_for(2.0)
         self.world.operators.order(
             SetVhostLimits(TIGHT, {"max-connections": CONNECTIONS_MAX, "max-queues": QUEUES_MAX})
         )
         self.world.operators.order(SetPermissions("guest", TIGHT, ".*", ".*", ".*"))
-        for name, features in fates.features.items():
+        for name, features in checker.features.items():
             if features.by_operator:
                 limit: dict[str, Any] = {"delivery-limit": features.delivery_limit}
                 self.world.operators.order(
@@ -89,7 +89,7 @@ class BrokerFeatures:
 
     # -- The end -------------------------------------------------------------------------------------------------
 
-    def end_special(self, fates: SpecialFates) -> None:
+    def end_special(self, checker: BrokerFeaturesChecker) -> None:
         for number, name in enumerate(STREAMS):
             self._give(number, "publish", queue=name, count=1, padding=0, persistent=True, wait=True)
         self._wait("the last publish to streams")
@@ -100,46 +100,46 @@ class BrokerFeatures:
             for channel in client.consumers
             if channel.queue in STREAMS and channel.is_hungry() and channel.session.styles[channel.number] != "hold"
         ]
-        self.scan_streams(fates)
+        self.scan_streams(checker)
         for queue, reader in readers:
-            fates.streams.check_served(queue, reader)
-        self._trim_streams(fates)
+            checker.streams.check_served(queue, reader)
+        self._trim_streams(checker)
         self._drop_all()
-        self._await_delays(fates)
-        self._find_room(fates)
+        self._await_delays(checker)
+        self._find_room(checker)
 
     def _drop_all(self) -> None:
         for client in self.clients:
             client.give(Step(0, 0.0, "drop", {}))
         self.world.run_for(2.0)
 
-    def scan_streams(self, fates: SpecialFates) -> dict[str, list[int]]:
+    def scan_streams(self, checker: BrokerFeaturesChecker) -> dict[str, list[int]]:
         """Read all of each stream."""
         found: dict[str, list[int]] = {name: [] for name in STREAMS}
         for number, (name, into) in enumerate(found.items()):
             self._give(number, "scan", queue=name, into=into)
-        owed = {name: fates.streams.owed(name) for name in STREAMS}
+        owed = {name: checker.streams.owed(name) for name in STREAMS}
         self.world.run_for(
             SCAN_S, lambda: self.world.all_idle() and all(owed[name] <= set(found[name]) for name in STREAMS)
         )
         self.world.run_for(3.0)
         for name, numbers in found.items():
-            fates.streams.on_scanned(name, numbers)
+            checker.streams.on_scanned(name, numbers)
         self.world.run_for(0.0)
         return found
 
-    def _trim_streams(self, fates: SpecialFates) -> None:
+    def _trim_streams(self, checker: BrokerFeaturesChecker) -> None:
         """What is too much or too old goes, when enough has come behind it."""
         for name in STREAMS:
-            kind, since = fates.streams.books[name].kind, self.world.scheduler.now
-            if kind.keeps_all or fates.queue(name).lost or fates.skew_ms:
+            kind, since = checker.streams.books[name].kind, self.world.scheduler.now
+            if kind.keeps_all or checker.queue(name).lost or checker.skew_ms:
                 continue
             self._drip(name, kind)
             if kind.max_age_s is not None:
                 self.world.run_for(kind.max_age_s * 1.2 + 1)
                 self._give(0, "drip", queue=name, count=1, padding=0, seconds=1.0)
                 self._wait("messages could not be published one by one")
-            fates.streams.check_trimmed(name, self.scan_streams(fates)[name], since)
+            checker.streams.check_trimmed(name, self.scan_streams(checker)[name], since)
 
     def _drip(self, name: str, kind: Stream) -> None:
         padding = 500
@@ -147,41 +147,43 @@ class BrokerFeatures:
         self._give(0, "drip", queue=name, count=count, padding=padding, seconds=1.0 if kind.max_age_s else 0.02)
         self._wait("messages could not be published one by one")
 
-    def _await_delays(self, fates: SpecialFates) -> None:
-        delayed = [one for one in fates.messages.values() if fates.is_delayed(one)]
+    def _await_delays(self, checker: BrokerFeaturesChecker) -> None:
+        delayed = [one for one in checker.messages.values() if checker.is_delayed(one)]
         due = max((one.published_at + (one.extras.delay_ms or 0) / 1000 for one in delayed), default=0.0)
-        self._put_clocks_forward(fates)
-        self.world.run_for(max(0.0, due + min(fates.skew_ms / 1000, SKEW_S) + LATE_S - self.world.scheduler.now))
-        if any(fates.queue(name).lost for name in (KEEPER, DELAYED_QUEUE)):
+        self._put_clocks_forward(checker)
+        self.world.run_for(max(0.0, due + min(checker.skew_ms / 1000, SKEW_S) + LATE_S - self.world.scheduler.now))
+        if any(checker.queue(name).lost for name in (HIDDEN_QUEUE, DELAYED_QUEUE)):
             return
-        known = len(fates.messages)
+        known = len(checker.messages)
         self._give(0, "delay", count=3, padding=10, persistent=True, delay_ms=LATE_MS, wait=True)
         self._wait("nothing could be delayed")
         self.world.run_for(LATE_MS / 1000 + LATE_S)
         into: list[int] = []
         self._give(1, "browse", queue=DELAYED_QUEUE, into=into)
         self._wait("what was delayed could not be looked for")
-        missing = [one for one in fates.messages.values() if one.number > known and one.number not in into]
+        missing = [one for one in checker.messages.values() if one.number > known and one.number not in into]
         if any(one.state == "confirmed" for one in missing):
-            fates.fail(f"delayed by {LATE_MS} ms, and not there after {LATE_S} s more: {[str(one) for one in missing]}")
+            checker.fail(
+                f"delayed by {LATE_MS} ms, and not there after {LATE_S} s more: {[str(one) for one in missing]}"
+            )
 
-    def _put_clocks_forward(self, fates: SpecialFates) -> None:
+    def _put_clocks_forward(self, checker: BrokerFeaturesChecker) -> None:
         """Where clocks are hours apart, what one node has dated another would let go hours later. Nobody simulates
         that time, with its million ticks: all clocks leap to where the fastest of them has been."""
-        ms = fates.skew_ms
+        ms = checker.skew_ms
         if ms > SKEW_S * 1000:
             self.world.note("world", f"all clocks are put forward by {ms} ms")
             for node in range(len(self.world.machines)):
                 self.world.fault_skew(node, ms)
 
-    def _find_room(self, fates: SpecialFates) -> None:
+    def _find_room(self, checker: BrokerFeaturesChecker) -> None:
         """All have to do with `tight`, and one of them dies with that: nobody counts its connections any more."""
         for number in range(len(self.world.machines)):
             self._give(number, "crowd", node=number, count=1, seconds=UNREST_S)
         self._wait("nobody could go where there is little room")
         machine = self.world.dice.choice(self.world.machines)
         if len(self.world.machines) > 1:  # Else there is nobody who could count them.
-            fates.on_disturbed(self.world.scheduler.now + UNREST_S)
+            checker.on_disturbed(self.world.scheduler.now + UNREST_S)
             machine.kill(power=self.world.dice.random() < 0.5)
             self.world.run_for(1.0)
             machine.start()
@@ -199,12 +201,12 @@ class BrokerFeatures:
         node = (self.world.machines.index(machine) + 1) % len(self.world.machines)
         self._give(0, "fill_room", node=node, connections=CONNECTIONS_MAX, channels=CHANNELS_MAX, into=taken)
         self._wait("room could not be looked for")
-        fates.crowds.on_room("connections", taken[0], CONNECTIONS_MAX)
-        fates.crowds.on_room("channels", taken[1], CHANNELS_MAX)
+        checker.limits.on_room("connections", taken[0], CONNECTIONS_MAX)
+        checker.limits.on_room("channels", taken[1], CHANNELS_MAX)
         self.world.operators.order(ClearUserLimits("guest"))
         self.world.run_for(2.0)
         for machine in self.world.machines:
             assert machine.server is not None and machine.server.node is not None
             known = {name for vhost, name in machine.server.node.metadata.queues if vhost == TIGHT}
-            fates.crowds.on_known(machine.name, known, fates.has_lost_disks)
+            checker.limits.on_known(machine.name, known, checker.has_lost_disks)
         self.world.run_for(0.0)

@@ -3,7 +3,7 @@
 In a run with `--paired --spooled`, nodes go on in a partition (`leveret.broker.mirrors.detached`), and are cut
 from each other for half a minute, twice, while clients at both publish, consume, get and go. Whatever else strikes, the
 ledger demands what it always does: nothing confirmed is lost, and what comes twice says so the second time, whichever
-node gives it out. And of a node that serves by itself (`apart`):
+node gives it out. And of a node that serves by itself (`checkers.detached_checker`):
 
     marked      all that it hands out of a copy says that it may have come before
     heard       what was acknowledged to it, and got in writing by the confirm of a publish behind it, does not come

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.metadata.model.commands import SetPolicy
 from simulation.clients.client import Step
-from simulation.features.queue_features import EXPIRING, HOUR_MS, LETTERS
+from simulation.features.queue_features import DEAD_LETTER_QUEUE, EXPIRING, HOUR_MS
 
 if TYPE_CHECKING:
-    from simulation.checkers.message_checker import Fates
+    from simulation.checkers.message_checker import MessageChecker
     from simulation.world import World
 
 AGE_MS: Final = 8_000
@@ -29,8 +29,8 @@ class QueueFeatures:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def begin_features(self, fates: Fates) -> None:
-        fates.features = self.world.plan.features()
+    def begin_features(self, checker: MessageChecker) -> None:
+        checker.features = self.world.plan.features()
         self.world.clients[0].give(Step(0, 0.0, "ways", {"queues": self.world.queues}))
         for name, expires_ms in EXPIRING.items():
             declare = {"queue": name, "durable": True, "arguments": {"x-expires": expires_ms}}
@@ -38,7 +38,7 @@ class QueueFeatures:
         self.world.must(
             START_S, self.world.all_idle, lambda: f"exchanges could not be declared: {self.world.standing()}"
         )
-        for name, features in fates.features.items():
+        for name, features in checker.features.items():
             if features.by_policy and features.rules():
                 self.world.operators.order(
                     SetPolicy("/", f"rules of {name}", f"^{name}$", "classic_queues", 1, features.rules())
@@ -50,22 +50,22 @@ class QueueFeatures:
         features = self.world.plan.features().get(queue)
         if features is None:
             return False
-        return queue == LETTERS or any(
+        return queue == DEAD_LETTER_QUEUE or any(
             message.queue == queue and features.ttl_of(message.extras.expires_ms) not in (None, HOUR_MS)
             for message in self.world.ledger.messages.values()
         )
 
     # -- The end -------------------------------------------------------------------------------------------------
 
-    def let_age(self, fates: Fates) -> None:
-        self._check_expiring(fates)
-        queues = [queue for queue in self.world.queues if queue != LETTERS and not fates.queue(queue).lost]
+    def let_age(self, checker: MessageChecker) -> None:
+        self._check_expiring(checker)
+        queues = [queue for queue in self.world.queues if queue != DEAD_LETTER_QUEUE and not checker.queue(queue).lost]
         for client in self.world.clients:
             client.give(Step(0, 0.0, "drop", {}))
         self.world.run_for(1.0)
         began = self.world.scheduler.now
         for number, queue in enumerate(queues):
-            own_ms = None if fates.features_of(queue).ttl_ms == AGE_MS else AGE_MS
+            own_ms = None if checker.features_of(queue).ttl_ms == AGE_MS else AGE_MS
             publish = {"queue": queue, "count": 2, "padding": 10, "persistent": True, "wait": True}
             self.world.clients[number].give(Step(0, 0.0, "publish", publish | {"expires_ms": own_ms}))
         self.world.must(START_S, self.world.all_idle, lambda: f"what is to grow old: {self.world.standing()}")
@@ -102,7 +102,7 @@ class QueueFeatures:
             START_S, self.world.all_idle, lambda: f"old messages could not be looked for: {self.world.standing()}"
         )
 
-    def _check_expiring(self, fates: Fates) -> None:
+    def _check_expiring(self, checker: MessageChecker) -> None:
         """Nobody has used these: one must be gone, the other one must not."""
         for machine in self.world.machines:
             assert machine.server is not None and machine.server.node is not None
@@ -110,5 +110,5 @@ class QueueFeatures:
             for name, expires_ms in EXPIRING.items():
                 if expires_ms < HOUR_MS and ("/", name) in known:
                     self.world.fail(f"{machine.name} knows {name} still, which nobody has used for long")
-                if expires_ms == HOUR_MS and ("/", name) not in known and not fates.has_lost_disks:
+                if expires_ms == HOUR_MS and ("/", name) not in known and not checker.has_lost_disks:
                     self.world.fail(f"{machine.name} does not know {name} any more, whose time has not come")

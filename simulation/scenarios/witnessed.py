@@ -18,7 +18,8 @@ nothing has happened to anybody for `GRACE_S`, it demands:
     masters      the node leads each mirrored queue of which its copy is in sync, if the other node is lost
     apart        the witness is never the home or a mirror of a queue
 
-That the witness keeps what it has agreed to, and votes once in a term, is demanded as of any member: see `consensus`.
+That the witness keeps what it has agreed to, and votes once in a term, is demanded as of any member: see
+`checkers.metadata_checker`.
 """
 
 from __future__ import annotations

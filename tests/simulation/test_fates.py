@@ -8,9 +8,9 @@ import pytest
 
 from simulation.amqp.contents import Extras, entry, header, properties
 from simulation.checkers.ledger import Delivery, Message
-from simulation.checkers.message_checker import Fates
+from simulation.checkers.message_checker import MessageChecker
 from simulation.core.machine import WALL_MS
-from simulation.features.queue_features import HOUR_MS, LETTERS, Features
+from simulation.features.queue_features import DEAD_LETTER_QUEUE, HOUR_MS, Features
 
 
 class Story:
@@ -19,9 +19,9 @@ class Story:
     def __init__(self, **features: Any) -> None:
         self.now = 10.0
         self.failures: list[str] = []
-        self.ledger = Fates(self.failures.append, lambda who, text: None, lambda: self.now)
-        self.ledger.features = {"d0": Features(letters="letters", **features), LETTERS: Features()}
-        for name in ("d0", LETTERS):
+        self.ledger = MessageChecker(self.failures.append, lambda who, text: None, lambda: self.now)
+        self.ledger.features = {"d0": Features(letters="letters", **features), DEAD_LETTER_QUEUE: Features()}
+        for name in ("d0", DEAD_LETTER_QUEUE):
             facts = self.ledger.queue(name)
             facts.owner, facts.declared = "n1", True
 
@@ -45,10 +45,10 @@ class Story:
         death |= {"routing-keys": ["d0"], **changes}
         headers: dict[str, Any] = {f"x-first-death-{name}": death[name] for name in ("reason", "queue", "exchange")}
         came = {"delivery_mode": 2, "headers": {"x-death": [death], **headers}}
-        self.ledger.on_delivered(Delivery(LETTERS, message.number, "c", "n1", False, at, properties=came))
+        self.ledger.on_delivered(Delivery(DEAD_LETTER_QUEUE, message.number, "c", "n1", False, at, properties=came))
 
     def end(self, there: list[Message], dead: list[Message]) -> None:
-        found = {"d0": [one.number for one in there], LETTERS: [one.number for one in dead]}
+        found = {"d0": [one.number for one in there], DEAD_LETTER_QUEUE: [one.number for one in dead]}
         for queue, numbers in found.items():
             self.ledger.on_drained(queue, numbers)
         self.ledger.on_all_drained(found)
@@ -81,7 +81,7 @@ def test_lost_between_the_two() -> None:
     messages = story.publish(2)
     story.now = 20.0
     story.end([], messages[:1])
-    assert story.failures == [f"message 2 of d0 has left its queue and is not in {LETTERS}"]
+    assert story.failures == [f"message 2 of d0 has left its queue and is not in {DEAD_LETTER_QUEUE}"]
 
 
 def test_a_letter_that_may_be_refused() -> None:
@@ -153,7 +153,7 @@ def test_turns() -> None:
     story = Story(single=True)
     for at, (message, who) in enumerate(zip(story.publish(3), "aba", strict=True), 11):
         story.deliver(message, at, who)
-    story.ledger.on_all_drained({"d0": [], LETTERS: []})
+    story.ledger.on_all_drained({"d0": [], DEAD_LETTER_QUEUE: []})
     assert "a single active consumer, a got something at 13" in story.failures[0]
 
 

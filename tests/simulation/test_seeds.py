@@ -10,12 +10,12 @@ import sys
 import pytest
 
 from leveret.metadata.rules.partition_handling import Strategy
-from simulation.checkers.broker_features_checker import SpecialFates
+from simulation.checkers.broker_features_checker import BrokerFeaturesChecker
 from simulation.checkers.ledger import Ledger
-from simulation.checkers.message_checker import Fates
+from simulation.checkers.message_checker import MessageChecker
 from simulation.checkers.mirror_checker import MirroredLedger
-from simulation.features.broker_features import KEEPER, draw_streams
-from simulation.features.queue_features import LETTERS
+from simulation.features.broker_features import HIDDEN_QUEUE, draw_streams
+from simulation.features.queue_features import DEAD_LETTER_QUEUE
 from simulation.plan import Plan, from_ranges, ranges
 from simulation.shrink import shrink
 from simulation.world import Violation, World, quiet, run
@@ -74,7 +74,7 @@ def test_varied_seeds(nodes: int, first: int, end: int) -> None:
 @pytest.mark.parametrize(("nodes", "mirrored", "first", "end"), FEATURED_GROUPS)
 def test_featured_seeds(nodes: int, mirrored: bool, first: int, end: int) -> None:
     worlds = [run(Plan(seed, nodes, mirrored=mirrored, featured=True)) for seed in range(first, end)]
-    ledgers = [world.ledger for world in worlds if isinstance(world.ledger, Fates)]
+    ledgers = [world.ledger for world in worlds if isinstance(world.ledger, MessageChecker)]
     assert len(ledgers) == end - first
     assert sum(len(one.letters) for one in ledgers) > 5 * len(worlds)  # Some have died,
     if nodes == 1:
@@ -87,14 +87,14 @@ def test_featured_seeds(nodes: int, mirrored: bool, first: int, end: int) -> Non
 @pytest.mark.parametrize(("nodes", "mirrored", "first", "end"), SPECIAL_GROUPS)
 def test_special_seeds(nodes: int, mirrored: bool, first: int, end: int) -> None:
     worlds = [run(Plan(seed, nodes, mirrored=mirrored, featured=True, special=True)) for seed in range(first, end)]
-    ledgers = [world.ledger for world in worlds if isinstance(world.ledger, SpecialFates)]
+    ledgers = [world.ledger for world in worlds if isinstance(world.ledger, BrokerFeaturesChecker)]
     assert len(ledgers) == end - first
     assert sum(one.streams.read_count for one in ledgers) > 40 * len(worlds)  # Streams were read,
     assert sum(one.delayed for one in ledgers) > 5 * len(worlds)  # messages came late,
     assert sum(one.answers for one in ledgers) > 0  # and there was somebody to answer.
     if nodes == 1:
         assert sum(len(one.returns) for one in ledgers) > len(worlds) and sum(len(one.trades) for one in ledgers) > 0
-        assert sum(one.crowds.refused for one in ledgers) > len(worlds)
+        assert sum(one.limits.refused for one in ledgers) > len(worlds)
 
 
 @pytest.mark.parametrize(("nodes", "mirrored", "first", "end"), STRATEGY_GROUPS)
@@ -122,7 +122,7 @@ def test_special_plans() -> None:
     plans = [Plan(seed, 3, mirrored=True, featured=True, special=True) for seed in range(10)]
     steps = [step for plan in plans for step in plan.draw()]
     assert {step.what for step in steps} >= {"read", "delay", "give_back", "transact", "trade", "call", "crowd"}
-    assert {step.arguments["queue"] for step in steps if step.what == "fell_master"} >= {"s0", "s1", KEEPER}
+    assert {step.arguments["queue"] for step in steps if step.what == "fell_master"} >= {"s0", "s1", HIDDEN_QUEUE}
     limits = [one for plan in plans for one in plan.features().values() if one.delivery_limit is not None]
     assert {one.by_operator for one in limits} == {one.quorum for one in limits} == {True, False}
     assert not any(one.by_policy for one in limits)
@@ -134,7 +134,7 @@ def test_special_plans() -> None:
 def test_featured_plans() -> None:
     """All that queues can be asked for is among the first seeds."""
     plans = [Plan(seed, 3, featured=True) for seed in range(20)]
-    found = [one for plan in plans for name, one in plan.features().items() if name != LETTERS]
+    found = [one for plan in plans for name, one in plan.features().items() if name != DEAD_LETTER_QUEUE]
     keys = {key for one in found for key in (*one.arguments(), *(one.rules() if one.by_policy else ()))}
     assert keys >= {
         "x-message-ttl", "x-max-length", "x-max-length-bytes", "x-overflow", "x-dead-letter-exchange",

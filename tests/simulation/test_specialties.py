@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from simulation.amqp.contents import Extras
-from simulation.checkers.broker_features_checker import ROLLED_BACK, SpecialFates, Trade
+from simulation.checkers.broker_features_checker import ROLLED_BACK, BrokerFeaturesChecker, Trade
 from simulation.checkers.ledger import Delivery, Message
-from simulation.checkers.limits_checker import Crowds
+from simulation.checkers.limits_checker import LimitsChecker
 from simulation.checkers.stream_checker import NAME
 from simulation.features.broker_features import CONNECTIONS_MAX, DELAYED_QUEUE, QUEUES_MAX, Stream
-from simulation.features.queue_features import LETTERS, Features
+from simulation.features.queue_features import DEAD_LETTER_QUEUE, Features
 
 
 class Story:
@@ -21,9 +21,9 @@ class Story:
     def __init__(self, limited: Stream = Stream(max_age_s=4), **features: Any) -> None:  # noqa: B008
         self.now = 10.0
         self.failures: list[str] = []
-        self.ledger = SpecialFates(self.failures.append, lambda who, text: None, lambda: self.now)
-        self.ledger.features = {"d0": Features(**features), LETTERS: Features()}
-        for name in ("d0", DELAYED_QUEUE, LETTERS, "s0", "s1"):
+        self.ledger = BrokerFeaturesChecker(self.failures.append, lambda who, text: None, lambda: self.now)
+        self.ledger.features = {"d0": Features(**features), DEAD_LETTER_QUEUE: Features()}
+        for name in ("d0", DELAYED_QUEUE, DEAD_LETTER_QUEUE, "s0", "s1"):
             facts = self.ledger.queue(name)
             facts.owner, facts.declared = "n1", True
         self.ledger.streams.add("s0", Stream())
@@ -278,7 +278,7 @@ def test_one_of_the_two_is_there(there: tuple[int, ...], problem: str | None) ->
     story.ledger.trades = [Trade(taken, put)]
     story.ledger.on_committing(story.ledger.trades)
     found = {queue: [one.number for one in (taken, put) if one.queue == queue and one.number in there]
-             for queue in ("d0", DELAYED_QUEUE, LETTERS)}  # fmt: skip
+             for queue in ("d0", DELAYED_QUEUE, DEAD_LETTER_QUEUE)}  # fmt: skip
     for queue, numbers in found.items():
         story.ledger.on_drained(queue, numbers)
     story.ledger.on_all_drained(found)
@@ -290,16 +290,16 @@ def test_one_of_the_two_is_there(there: tuple[int, ...], problem: str | None) ->
 
 def test_crowds() -> None:
     failures: list[str] = []
-    crowds = Crowds(failures.append, lambda: False)
+    limits = LimitsChecker(failures.append, lambda: False)
     for number in range(QUEUES_MAX):
-        crowds.on_declared(f"t{number}", False)
-    crowds.on_taken("n1", CONNECTIONS_MAX)
-    crowds.on_known("n1", {f"t{number}" for number in range(QUEUES_MAX)}, False)
-    crowds.on_room("connections", 3, 3)
+        limits.on_declared(f"t{number}", False)
+    limits.on_taken("n1", CONNECTIONS_MAX)
+    limits.on_known("n1", {f"t{number}" for number in range(QUEUES_MAX)}, False)
+    limits.on_room("connections", 3, 3)
     assert failures == []
-    crowds.on_declared("one more", False)
-    crowds.on_taken("n1", CONNECTIONS_MAX + 1)
-    crowds.on_deleting("one more")
-    crowds.on_known("n1", {"t0"}, False)
-    crowds.on_room("channels", 2, 3)
+    limits.on_declared("one more", False)
+    limits.on_taken("n1", CONNECTIONS_MAX + 1)
+    limits.on_deleting("one more")
+    limits.on_known("n1", {"t0"}, False)
+    limits.on_room("channels", 2, 3)
     assert [text.split(" ")[0] for text in failures] == ["in", "n1", "n1", "2"]
