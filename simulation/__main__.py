@@ -1,4 +1,4 @@
-"""A whole cluster with its clients, simulated.
+"""Runs a whole simulated cluster with its clients.
 
     python -m simulation --seed N [--nodes K] [--steps M]     one run; --count C for that many seeds from N on
     python -m simulation --seed N --trace                     and all that happened in it
@@ -42,7 +42,7 @@ TRACE_LINES = 60
 
 
 class TraceHandler(logging.Handler):
-    """What nodes log becomes part of the trace."""
+    """Adds what nodes log to the trace."""
 
     def __init__(self, world: World) -> None:
         super().__init__()

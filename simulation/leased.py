@@ -53,7 +53,7 @@ EVENTS: Final = (("publish", 5), ("look", 3), ("fell", 1), ("elsewhere", 2))
 
 
 class Reader:
-    """What was told of one lease."""
+    """A reader with a lease, and what it was told of it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -77,7 +77,7 @@ class Reader:
 
 
 class LeasedWorld(World):
-    """One run."""
+    """A run with leases."""
 
     def __init__(self, plan: Plan, traced: bool = False) -> None:
         super().__init__(plan, traced)

@@ -125,7 +125,7 @@ VARIED_FAULTS: Final = (
 
 @dataclass(frozen=True)
 class Plan:
-    """A run, as a command says it."""
+    """A run, as its command line gives it."""
 
     seed: int
     nodes: int = 3

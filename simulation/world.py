@@ -57,11 +57,11 @@ TRACE_MAX: Final = 200_000
 
 
 class Violation(AssertionError):
-    """What must never happen did."""
+    """Raised when something happened that must never happen."""
 
 
 class World:
-    """One run."""
+    """A cluster, its clients and its checkers during one run."""
 
     def __init__(self, plan: Plan, traced: bool = False) -> None:
         self.plan = plan

@@ -77,7 +77,7 @@ class Pause:
 
 
 class Paced(Publisher):
-    """Sends what is due by the clock."""
+    """Publishes at an even rate."""
 
     began = 0.0
     per_s = PER_S
@@ -87,7 +87,7 @@ class Paced(Publisher):
 
 
 class Keeping(Consumer):
-    """Keeps all that comes: what has come more than once, and what not at all, is looked up afterwards."""
+    """Records every delivery, so that what came twice or not at all can be looked up afterwards."""
 
     def __init__(self, connection: Connection, queues: Sequence[str], ack_every: int) -> None:
         self.kept = bytearray()

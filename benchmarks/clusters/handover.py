@@ -60,7 +60,7 @@ class Planned(Pause):
 
 
 class Order(threading.Thread):
-    """The command, given beside the stream."""
+    """Gives the command while messages flow."""
 
     def __init__(self, node: Leveret, target: Broker) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the ruler says to a broker beyond what `leveret perf` does, whose bytes and connection these are.
+"""Methods and bytes that the benchmarks send to a broker, beyond those of `leveret perf`.
 
 A client library would spend more time on a message than the brokers measured here, and the figures would be its own. So
 publishes are encoded once and sent again and again, and only what sets the scene goes through calls that wait for their
@@ -80,7 +80,7 @@ def answer_to(name: Name) -> Name:
 
 
 class Connection(connection.Connection):
-    """To a broker of this machine."""
+    """A connection to a broker on this machine."""
 
     def __init__(self, port: int, timeout_s: float = CALL_TIMEOUT_S) -> None:
         super().__init__(Address(HOST, port, "guest", "guest", "/"), "benchmark", timeout_s=timeout_s)

@@ -165,7 +165,7 @@ class Consumer(Endpoint):
 
 @dataclass
 class Driven:
-    """What came of `drive`. Good only if everything sent was confirmed and delivered, and `errors` is empty."""
+    """The result of `drive`. Good only if everything sent was confirmed and delivered, and `errors` is empty."""
 
     seconds: float
     sent: int

@@ -28,7 +28,7 @@ FRAME_HEAD: Final = struct.Struct(">BHI")
 
 
 class Talker(asyncio.Protocol):
-    """A client that says all it has to say of itself at once, and then counts what it hears."""
+    """A client that sends all of its handshake at once, and then counts what it receives."""
 
     transport: asyncio.Transport
 
@@ -73,7 +73,7 @@ class Talker(asyncio.Protocol):
 
 
 class Sender(Talker):
-    """Publishes `count` messages with a window, and hears of their confirms."""
+    """Publishes `count` messages with a window, and counts their confirms."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Sender(Talker):
 
 
 class Taker(Talker):
-    """Consumes."""
+    """Consumes and acknowledges."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -54,7 +54,7 @@ MIRRORED: Final = {"ha-mode": "exactly", "ha-params": 3, "ha-sync-mode": "automa
 
 
 class Costs(NamedTuple):
-    """What is modelled: one way through the network, a write with its sync, and a call of the kernel for a socket."""
+    """The modelled costs: one way through the network, a write with its sync, and a system call for a socket."""
 
     delay_s: float = 0.000_1
     sync_s: float = 0.000_5
@@ -162,7 +162,7 @@ def logged_to_nowhere() -> Iterator[None]:
 
 
 class EvenNetwork(Network):
-    """Every way takes the same time, after what the sender's pass has taken so far."""
+    """A network in which every way takes the same time, after what the sender's pass has taken so far."""
 
     def __init__(self, scheduler: Scheduler, meter: Meter) -> None:
         super().__init__(scheduler, random.Random(1))
@@ -173,7 +173,7 @@ class EvenNetwork(Network):
 
 
 class EvenMachine(Machine):
-    """A disk that always takes as long, and the settings of a node that nobody has configured."""
+    """A machine whose disk always takes the same time, with the default settings of a node."""
 
     def settings(self) -> Settings:
         return replace(super().settings(), segment_bytes=SEGMENT_BYTES, content_cache_bytes=1 << 26)
@@ -184,7 +184,7 @@ class EvenMachine(Machine):
 
 
 class Plant:
-    """So many nodes. What a `Machine` asks of its world, and no more."""
+    """A cluster of any size: what a `Machine` needs of its world, and no more."""
 
     def __init__(self, nodes: int, costs: Costs = Costs(), charged: bool = False) -> None:  # noqa: B008 (immutable)
         self.plan = Plan(1, nodes, 0)

@@ -29,7 +29,7 @@ _NUMBERS: Final = {"t": ">?", "b": ">b", "s": ">h", "I": ">i", "l": ">q", "d": "
 
 
 class Extras(NamedTuple):
-    """What a message brings beside its body."""
+    """The properties that a message has beside its body."""
 
     expires_ms: int | None = None  # It has a time to live of its own.
     priority: int | None = None

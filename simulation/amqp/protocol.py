@@ -148,7 +148,7 @@ def table_entry(name: str, entries: bytes) -> bytes:
 
 
 class Reader:
-    """Bytes in, methods with their contents out."""
+    """Turns bytes into methods with their contents."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

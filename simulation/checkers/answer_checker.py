@@ -1,4 +1,4 @@
-"""Whether publishers hear in time what became of what they sent, and how often a no was none.
+"""Checks that publishers are answered in time, and counts messages that were refused and are there all the same.
 
     in time     no publish waits for its answer longer than `net_ticktime` and a second, from when its node has read it
                 or its commit has sent it, whatever is cut, lost, stalled or moved: except while an alarm is on, which
@@ -33,7 +33,7 @@ def _unanswered(channel: Channel) -> Iterable[Pending]:
 
 
 class AnswerChecker:
-    """Of one run."""
+    """Checks the time of every answer to a publish."""
 
     def __init__(self, fail: Callable[[str], None], clock: Callable[[], float]) -> None:
         self.fail = fail

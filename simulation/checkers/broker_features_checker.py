@@ -36,7 +36,7 @@ OPEN, COMMITTED, ROLLED_BACK = "open", "committed", "rolled back"
 
 @dataclass
 class Trade:
-    """A message that was taken, and the one that was put in its place."""
+    """A message that was taken in a transaction, and the one that was published in its place."""
 
     taken: Message
     put: Message
@@ -215,7 +215,7 @@ class BrokerFeaturesChecker(MessageChecker):
 
 
 class MirroredBrokerFeaturesChecker(BrokerFeaturesChecker, MirroredMessageChecker):
-    """Of a special run with mirrors."""
+    """The same for mirrored queues."""
 
     def on_confirmed(self, message: Message, at: float) -> None:
         """Of what is delayed, its keeper says that it is safe."""

@@ -1,4 +1,4 @@
-"""What one of two nodes does by itself while it is cut off, held against what clients were told: see `detached`."""
+"""Checks what one of two nodes does by itself while it is cut off: see `scenarios.detached`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GRACE_S: Final = 0.03  # Nodes are looked at once in each pass of their loops.
 
 
 class DetachedChecker:
-    """What nodes do by themselves, as the ledger hears of it."""
+    """Checks deliveries and acknowledgements of nodes that serve from a copy by themselves."""
 
     def __init__(self, fail: Callable[[str], None]) -> None:
         self.fail = fail

@@ -50,7 +50,7 @@ class Delivery:
 
 @dataclass(slots=True)
 class Message:
-    """One that a client has published."""
+    """A message that a client has published."""
 
     number: int
     queue: str
@@ -87,7 +87,7 @@ MOVED_S: Final = 10.0  # After a move, until everybody knows of it.
 
 
 class Ledger:
-    """All messages of a run."""
+    """Records all messages of a run, and checks what becomes of them."""
 
     def __init__(
         self, fail: Callable[[str], None], note: Callable[[str, str], None], clock: Callable[[], float]

@@ -1,4 +1,4 @@
-"""Whether limits hold that count what there is in the whole cluster: of connections, channels and queues.
+"""Checks limits that hold for the whole cluster: of connections, channels and queues.
 
 queues          there are never more than a vhost may have, whoever declares them where at the same time, and what
                 was declared is there: all of it goes through one list of commands
@@ -16,7 +16,7 @@ from simulation.features.broker_features import CONNECTIONS_MAX, QUEUES_MAX
 
 
 class LimitsChecker:
-    """What clients know of the vhost `tight`."""
+    """Checks the limits of the vhost `tight`, by what clients see of it."""
 
     def __init__(self, fail: Callable[[str], None], is_disturbed: Callable[[], bool]) -> None:
         self.fail = fail

@@ -39,7 +39,7 @@ AWAY_S: Final = 60.0  # After a link was lost, until it is back for sure.
 
 
 class MessageChecker(Ledger):
-    """Of a run with features."""
+    """Checks why messages left queues that have features."""
 
     def __init__(
         self, fail: Callable[[str], None], note: Callable[[str, str], None], clock: Callable[[], float]
@@ -316,7 +316,7 @@ class MessageChecker(Ledger):
 
 
 class MirroredMessageChecker(MessageChecker, MirroredLedger):
-    """Of a run with features and mirrors."""
+    """The same for mirrored queues."""
 
     def _is_home(self, delivery: Delivery) -> bool:
         queue, node, at = delivery.queue, delivery.node, delivery.written_at

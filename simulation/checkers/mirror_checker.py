@@ -92,7 +92,7 @@ class Beginning(NamedTuple):
 
 
 class Losses:
-    """Of one queue: what may be missing because somebody asked for it."""
+    """The messages of a queue that may be missing because an operator asked for it."""
 
     def __init__(self) -> None:
         self.spans: list[list[float]] = []  # From when to when some node took it for asynchronous,
@@ -127,7 +127,7 @@ class Losses:
 
 
 class MirroredLedger(Ledger):
-    """Of a run in which queues have mirrors."""
+    """A ledger for mirrored queues."""
 
     def __init__(
         self, fail: Callable[[str], None], note: Callable[[str, str], None], clock: Callable[[], float]
@@ -240,7 +240,7 @@ class MirroredLedger(Ledger):
 
 
 class MirrorChecker:
-    """Of all queues of a run."""
+    """Checks the mirrors of all queues."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Whether nodes that must serve nobody in a partition do so.
+"""Checks that nodes which must pause in a partition serve nobody.
 
 The checker knows which nodes a node has links with, because it hears of each link as the node does, and how the node
 has to handle partitions, because that is metadata, which other checkers compare. From these it decides by itself when a

@@ -1,4 +1,4 @@
-"""Whether nodes with spooled messages wait until the disk of the receiver has room for them."""
+"""Checks that nodes with spooled messages wait until the disk of the receiver has room for them."""
 
 from __future__ import annotations
 

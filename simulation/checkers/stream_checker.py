@@ -37,7 +37,7 @@ OVERHEAD_BYTES: Final = 60  # Of a message in a stream beside its body, at least
 
 @dataclass
 class Reader:
-    """One consumer."""
+    """A consumer of a stream."""
 
     name: str
     stream: str
@@ -51,7 +51,7 @@ class Reader:
 
 @dataclass
 class Book:
-    """What is known of one stream."""
+    """The offsets of a stream that are known."""
 
     name: str
     kind: Stream
@@ -65,7 +65,7 @@ class Book:
 
 
 class StreamChecker:
-    """Of a run."""
+    """Checks all streams of a run."""
 
     def __init__(self, checker: BrokerFeaturesChecker, fail: Callable[[str], None]) -> None:
         self.checker = checker

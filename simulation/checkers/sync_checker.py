@@ -1,4 +1,4 @@
-"""Who copies, and when: a mirror fetches messages only where its policy, or an operator, lets it.
+"""Checks that a mirror fetches messages only when its policy, or an operator, lets it.
 
     not by itself   with `ha-sync-mode: manual`
     not at all      with `ha-sync-strategy: event`

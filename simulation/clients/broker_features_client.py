@@ -1,4 +1,4 @@
-"""What clients do in a special run, beside what they do in any other: see `features.broker_features`."""
+"""What clients do in a run with `--special`, beside what they do in any other: see `features.broker_features`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCAN_PREFETCH: Final = 50
 
 
 class BrokerFeaturesClient(Client):
-    """See above."""
+    """A client that also uses streams, delays, transactions, direct replies and the vhost `tight`."""
 
     ledger: BrokerFeaturesChecker
 

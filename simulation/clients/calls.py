@@ -1,4 +1,4 @@
-"""Connections of special clients: to ask and to answer without a queue, and to find room where there is little.
+"""Connections for direct replies, and for a vhost that lets only a few connections in.
 
 A call has two connections of its own, at any two nodes. One asks on two channels, which share nothing but the socket;
 the other answers to the address that each question brings. Answers are kept nowhere, so any may be lost when something
@@ -26,7 +26,7 @@ PATIENCE_S: Final = 10.0
 
 
 class CallSession(Session):
-    """Its deliveries are no messages that the ledger knows."""
+    """A connection whose deliveries are direct replies, which the ledger does not know."""
 
     def __init__(self, name: str, node: str, loop: NodeLoop, ledger: Ledger, dice: random.Random) -> None:
         super().__init__(name, node, loop, ledger, dice)
@@ -73,7 +73,7 @@ def _header(size: int, reply_to: str) -> bytes:
 
 
 class Call:
-    """Some questions and their answers."""
+    """Questions and their direct replies."""
 
     def __init__(self, name: str, asker: CallSession, server: CallSession, fail: Any) -> None:
         self.name = name
@@ -146,7 +146,7 @@ async def _consume(channel: Channel, queue: str) -> None:
 
 
 class TightSession(Session):
-    """A connection to the vhost in which there is little room, or to any other; it may be turned away."""
+    """A connection to the vhost `tight`, or to any other, that may be refused."""
 
     def __init__(
         self, name: str, node: str, loop: NodeLoop, ledger: Ledger, dice: random.Random, vhost: str = TIGHT

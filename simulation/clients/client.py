@@ -37,7 +37,7 @@ ROLLED_BACK: Final = "rolled back"
 
 
 class Step(NamedTuple):
-    """Something to be done at a time, by a client or to the world."""
+    """A step of a plan: something that a client does, or that is done to the world, at a time."""
 
     number: int
     at: float
@@ -50,7 +50,7 @@ class Step(NamedTuple):
 
 
 class Client:
-    """One client: at most one connection at a time."""
+    """A client with at most one connection at a time."""
 
     def __init__(
         self,

@@ -66,7 +66,7 @@ class ProducerChannel(Channel):
 
 
 class Producer:
-    """Of one client: all that it has published, and the connection by which it does."""
+    """Publishes a client's numbered messages, and publishes again what was not confirmed."""
 
     def __init__(self, client: Client) -> None:
         self.client = client

@@ -212,7 +212,7 @@ class Channel:
 
 
 class Session(asyncio.Protocol):
-    """One connection."""
+    """An AMQP connection."""
 
     def __init__(self, name: str, node: str, loop: NodeLoop, ledger: Ledger, dice: random.Random) -> None:
         self.name = name

@@ -37,11 +37,11 @@ PASSES_MAX: Final = 100_000
 
 
 class Endless(AssertionError):
-    """Something goes on for ever without time going by."""
+    """Raised when callbacks go on for ever without time going by."""
 
 
 class Scheduler:
-    """What is going to happen."""
+    """Holds what is going to happen, in the order of virtual time."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -78,7 +78,7 @@ class Scheduler:
 
 
 class SimHandle(asyncio.TimerHandle):
-    """Something that a loop was asked to call."""
+    """A callback that a loop was asked to call."""
 
     __slots__ = ()
 

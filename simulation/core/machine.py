@@ -43,7 +43,7 @@ DISK_RESERVE: Final = 1 << 20  # The nodes' `disk_free_limit`.
 
 
 class LifeDisk:
-    """A machine's disk as one process has it: once that is dead, its hands are off."""
+    """A machine's disk as one process sees it: once the process is dead, it can do nothing to the disk."""
 
     def __init__(self, disk: FaultyDisk, loop: NodeLoop, on_crashed: Callable[[], None]) -> None:
         self._disk = disk
@@ -105,7 +105,7 @@ class LifeDisk:
 
 
 class SimWorker:
-    """A thread beside the loop: its jobs take time, and at some moment of it they are done."""
+    """A thread beside the loop, whose jobs take time and are done at some moment of it."""
 
     def __init__(self, machine: Machine, loop: NodeLoop) -> None:
         self._machine = machine
@@ -150,7 +150,7 @@ class SimWorker:
 
 
 class SimSurroundings:
-    """All that one process sees of the world."""
+    """Everything outside itself that a process sees."""
 
     def __init__(self, machine: Machine, loop: NodeLoop) -> None:
         self.machine = machine
@@ -207,7 +207,7 @@ class SimSurroundings:
 
 
 class Process(Protocol):
-    """What runs at a place: a node, or a witness."""
+    """What runs on a machine: a node, or a witness."""
 
     loop: asyncio.AbstractEventLoop
     fatal: str | None
@@ -219,7 +219,7 @@ class Process(Protocol):
 
 
 class Machine:
-    """A place with a disk."""
+    """A machine with a name and a disk, on which a process runs or does not."""
 
     def __init__(self, world: World, name: str, seeds: tuple[tuple[str, int], ...]) -> None:
         self.world = world

@@ -42,7 +42,7 @@ RST: Final = "rst"
 
 
 class SimSocket:
-    """As much of a socket as a protocol looks at."""
+    """The part of a socket that a protocol looks at."""
 
     family = socket.AF_INET
 
@@ -57,7 +57,7 @@ class SimSocket:
 
 
 class SimServer(asyncio.AbstractServer):
-    """Somebody who listens."""
+    """A listener."""
 
     def __init__(
         self, network: Network, loop: NodeLoop, address: tuple[str, int], factory: Callable[[], asyncio.BaseProtocol]
@@ -387,7 +387,7 @@ class Pipe:
 
 
 class Network:
-    """All places, and what is between them."""
+    """All hosts, and the connections between them."""
 
     def __init__(self, scheduler: Scheduler, dice: random.Random) -> None:
         self.scheduler = scheduler

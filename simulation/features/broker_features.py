@@ -1,4 +1,4 @@
-"""What there is in a run beside queues from which each message is taken once, drawn for it.
+"""Streams, delayed messages, transactions, direct replies and limits of a run with `--special`, drawn for it.
 
     s0, s1      streams. Of s0 everything is kept; of s1 only so much, or for so long
     l0          a queue to which messages come through `late`, an exchange that keeps them back for as long as they say
@@ -45,7 +45,7 @@ STEPS: Final = (
 
 @dataclass(frozen=True)
 class Stream:
-    """What a stream keeps."""
+    """The retention of a stream."""
 
     max_bytes: int | None = None
     max_age_s: int | None = None

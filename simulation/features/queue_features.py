@@ -1,4 +1,4 @@
-"""What queues can be asked to do with their messages by themselves, drawn for a run.
+"""Features of queues in a run with `--featured`, drawn for it.
 
 In a run with features, the durable queues d0, d1 and d2 have some of these, by arguments or by policies: messages grow
 old, there may be only so many, what leaves unserved goes to `e0`, one consumer gets everything, some messages go first.
@@ -29,7 +29,7 @@ NOWHERE: Final = "nowhere"  # A key of no queue.
 
 @dataclass(frozen=True)
 class Features:
-    """Of one queue."""
+    """The features of a queue."""
 
     quorum: bool = False
     by_policy: bool = False  # What a policy can say comes from one.

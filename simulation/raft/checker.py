@@ -22,11 +22,11 @@ from leveret.raft.messages import AppendResponse, Entry, Kind, Message, Snapshot
 
 
 class Violation(AssertionError):
-    """What must never happen did."""
+    """Raised when something happened that must never happen."""
 
 
 class Checker:
-    """What no run of a correct Raft shows."""
+    """Checks messages, writes, applied entries and answers of all nodes."""
 
     def __init__(self) -> None:
         self.leaders: dict[int, str] = {}  # By term.

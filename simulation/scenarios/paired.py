@@ -39,7 +39,7 @@ DELAYS_S: Final = (0.0, 0.0, 0.05, 0.5, 3.0)
 
 
 class Proofs(NamedTuple):
-    """By what a node may know that the other one is dead."""
+    """The ways in which a node may know that the other one is dead."""
 
     is_visible: bool  # Its folder, that is.
     delay_s: float  # After a death, before it can be taken.

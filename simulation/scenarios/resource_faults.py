@@ -1,4 +1,4 @@
-"""Machines that are not well: disks that stall, memory and descriptors that run out, clocks that leap, files that rot.
+"""Faults of a machine's resources: stalled disks, no memory or descriptors, clocks that jump, damaged files.
 
 In a run with `--ailing`, all of it happens beside the faults of the other runs, for as long as half a minute. What must
 hold is what holds of every run: nothing confirmed is lost, nobody is kept waiting for ever, all serve when all is well.

@@ -82,7 +82,7 @@ def draw_deposal(dice: random.Random, queue: str) -> dict[str, Any]:
 
 
 class WitnessMachine(Machine):
-    """The place of the witness."""
+    """The machine of the witness."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
