@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from leveret.base.counters import Totals
+from leveret.base.counters import NodeCounters
 from leveret.base.random_numbers import RandomNumbers
 from leveret.base.range_set import Wanted
 from leveret.base.timers import Timers
@@ -615,9 +615,9 @@ class Broker:
             self.mirrors.on_frame(peer, payload)
         elif kind in (REPLY, REPLY_ASK, REPLY_ANSWER):
             self.replies.on_frame(peer, kind, payload)
-        elif kind == CENSUS:
+        elif kind == CONNECTION_COUNTS:
             self.connection_limits.on_frame(peer, payload)
-        elif kind == FAREWELL:
+        elif kind == STOPPING:
             self.mirrors.ha_rules.on_farewell(peer, payload)
         elif kind == LINKED:
             self.mirrors.ha_rules.on_linked(peer, payload)

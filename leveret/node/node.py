@@ -152,7 +152,7 @@ class Node(consensus.Shell):
         self.maintenance = Maintenance(self)
         self.transient = TransientExchanges(self)
         self.reads = Reads(self)
-        self.samples = Samples(self)
+        self.samples = StatsHistory(self)
         self.member_changes = self.broker.member_changes = MemberChanges(self.broker, self._places, settings.mirroring)
         self.broker.mirrors.broadcast.spent = lambda: self.member_changes.book.spent
 

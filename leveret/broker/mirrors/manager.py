@@ -667,9 +667,6 @@ class Mirrors:
         self.proposed_for_used += is_used
         self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, view), then)
 
-    def _refresh(self, mirror: Mirror, effect: f.Refresh) -> None:
-        """Does nothing: this node gets new metadata without being asked."""
-
     def _started(self, mirror: Mirror, effect: f.Started) -> None:
         assert self.store is not None
         queue = mirror.queue  # Not None: a queue of this node becomes mirrored.

@@ -335,7 +335,7 @@ class Topology:
 
         home, view = broker.node_name, None
         if wanted.type == DELAYED and broker.member_changes is not None:
-            keeper, arguments = keeper_name(name), keeper_arguments(name)
+            keeper, arguments = hidden_queue_name(name), hidden_queue_arguments(name)
             home = broker.member_changes.home(vhost, keeper, arguments)
             view = broker.member_changes.first_view(vhost, keeper, True, arguments, home)
         command = c.DeclareExchange(

@@ -269,7 +269,7 @@ class StatsHistory:
                 values = (*_TRAFFIC(one.totals), 0, 0)
                 if values != before:
                     self._add(one.spec, values, before)
-                one.totals = Traffic()  # So that nothing is counted twice.
+                one.totals = MessageCounters()  # So that nothing is counted twice.
             else:
                 self._add_session(one, counted(one), self.sessions.pop(one, []))
 

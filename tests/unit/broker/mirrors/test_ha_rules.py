@@ -347,9 +347,9 @@ def test_a_farewell_counts_once_all_is_known_that_came_before_it(rings: Rings) -
     stopping, broker = rings.servers[ONE].world, rings.servers[TWO].world.broker
     stopping.broker.on_peer_up(TWO)
     stopping.metadata.index = broker.metadata.index + 1  # A view, perhaps, that the other one has not heard of.
-    stopping.send = lambda peer, kind, parts: told.append(b"".join(parts)) if kind == FAREWELL else None  # type: ignore[method-assign]
+    stopping.send = lambda peer, kind, parts: told.append(b"".join(parts)) if kind == STOPPING else None  # type: ignore[method-assign]
     stopping.broker.mirrors.ha_rules.say_farewell()
-    broker.on_peer_frame(ONE, FAREWELL, told[0])
+    broker.on_peer_frame(ONE, STOPPING, told[0])
     spec = broker.metadata.queues["/", "q"]
     assert not broker.mirrors.ha_rules.is_down(spec)
     broker.metadata.index += 1
