@@ -180,7 +180,7 @@ class Broker:
 
     @property
     def is_behind(self) -> bool:
-        """Whether policies have changed, and not all queues and exchanges have been told."""
+        """Returns whether policies have changed, and not all queues and exchanges have been told."""
         return bool(self.policies.outdated or self.alternates.left)
 
     # -- The turn ------------------------------------------------------------------------------------------------
@@ -406,8 +406,8 @@ class Broker:
         return queue
 
     def on_restored(self, queue: Queue) -> None:
-        """It has messages that were read by nobody yet. If the first of them grows old, somebody has to know. If not,
-        then no message behind it matters before the first is gone."""
+        """The queue was restored with messages that are not read yet. If the first of them has a TTL, that must be
+        known. If not, no message behind it matters before the first is gone."""
         if queue.ready and not queue.timed:
             self.unread.append(queue)
 
@@ -419,7 +419,7 @@ class Broker:
                 self.shell.read_kind(queue, queue.ready[0].first, queue.on_kind)
 
     def unmake_queue(self, queue: Queue) -> None:
-        """It was to be one, and will not be."""
+        """Discard a queue that was made for a move which has failed."""
         queue.tell_gone("abandoned")
         queue.on_deleted()
         self.dirty.pop(queue, None)
@@ -493,8 +493,9 @@ class Broker:
             old.hope(spec)
 
     def _arrive(self, old: RemoteQueue, new: Queue, spec: QueueSpec) -> None:
-        """Whoever asks from elsewhere asks the new one at once. Clients of this node do so when all that went through
-        the old one has arrived; until then the queue may have been led by several nodes, and by this one again."""
+        """A queue has come to this node. Other nodes use the new object at once. Clients of this node do so when all
+        that was sent through the old one has arrived; until then the queue may have been led by several nodes, and by
+        this one again."""
         new.arrive(spec)
         self.queues_by_id[spec.id] = new
         old.on_moved(spec, new)

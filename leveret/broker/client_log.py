@@ -1,7 +1,7 @@
-"""What the log that people read is told of clients, in RabbitMQ's words: its users have patterns for them.
+"""Writes log lines about clients, in RabbitMQ's words: operators have patterns for them.
 
-A connection is named by the pid that `list_connections` shows, so that what a log line complains of can be closed. One
-that never says a word (a balancer that looks whether the port is open) is mentioned at the level of debugging only.
+A connection is named by the pid that `list_connections` shows, so that an operator can close the connection of a log
+line. One that never sends anything (a load balancer that checks the port) is logged at debug level only.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _exception(what: str, error: ProtocolError) -> str:
 
 
 class ClientLog:
-    """Of one node."""
+    """The log lines about the clients of one node."""
 
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
@@ -99,7 +99,7 @@ class ClientLog:
         self.shell.note("channel", "error", f"{text}\n{_exception('channel', error)}")
 
     def letters_stranded(self, queue: QueueSpec, exchange: str | None, key: str | None, exists: bool) -> None:
-        """Dead letters that must not be lost lead nowhere."""
+        """Dead-lettered messages that must be kept are routed to no queue."""
         vhost = visible(queue.vhost)
         start = f"Cannot forward any dead-letter messages from source queue '{visible(queue.name)}' in vhost '{vhost}'"
         named = f"configured dead-letter-exchange exchange '{visible(exchange)}' in vhost '{vhost}'"

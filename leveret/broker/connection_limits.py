@@ -1,4 +1,4 @@
-"""How many connections and channels there are, of vhosts and users that may only have so many.
+"""Counts connections and channels of vhosts and users that have limits.
 
 The limits are metadata; what they limit is counted by each node for its own clients, and told to the others when it has
 changed, once a turn. Only what is limited is told, so a cluster without limits pays nothing. A node sees what others
@@ -25,7 +25,7 @@ CHANNELS_OF_USER = "c"
 
 
 class ConnectionLimits:
-    """Of one node, with what it knows of the others."""
+    """The counts of one node, and those that other nodes have sent."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -55,12 +55,12 @@ class ConnectionLimits:
         return {name: limit for name, limit in limits.items() if limit >= 0}
 
     def on_connection(self, user: str, vhost: str, count: int) -> None:
-        """One has been opened (1) or closed (-1)."""
+        """A connection was opened (`count` 1) or closed (-1)."""
         self._add(IN_VHOST + vhost, count)
         self._add(OF_USER + user, count)
 
     def on_channels(self, user: str, count: int) -> None:
-        """A user has so many more; fewer, if it is negative."""
+        """A user has so many more channels; fewer, if `count` is negative."""
         totals = self.broker.totals
         if count > 0:
             totals.channels_opened += count
@@ -76,7 +76,7 @@ class ConnectionLimits:
             self.broker.linked[self] = None
 
     def limit_reached(self, name: str) -> int | None:
-        """The limit, if there can be no more; None if there can."""
+        """Returns the limit if it is reached, else None."""
         limit = self.limits.get(name)
         if limit is None:
             return None
@@ -89,7 +89,7 @@ class ConnectionLimits:
         return {name: self.own[name] for name in self.limits if name in self.own}
 
     def flush(self) -> None:
-        """At the end of a turn with news."""
+        """Send changed counts to the other nodes, at the end of a turn."""
         counts = self._limited()
         if counts != self.told:
             self.told = counts

@@ -35,11 +35,11 @@ class Fanout:
         self.waiting: dict[Spreader, None] = {}
 
     def portion(self, queues: int) -> int:
-        """How many messages to so many queues fit into this turn. One always fits while something is left."""
+        """Returns how many messages to so many queues fit into this turn; at least one while any budget is left."""
         return -(-self.left // queues) if self.left > 0 else 0
 
     def begin_turn(self, is_crowded: bool) -> None:
-        """`is_crowded`: too much waits for the disk."""
+        """Let those go on that wait. `is_crowded`: too much waits for the disk."""
         waiting = self.waiting
         self.left = 0 if is_crowded and waiting else COPIES_MAX
         while waiting and self.left > 0:
@@ -47,4 +47,4 @@ class Fanout:
             del waiting[first]
             first.on_portion()
         if waiting:
-            self.left = 0  # What comes new waits behind the others.
+            self.left = 0  # New publishes wait behind the others.

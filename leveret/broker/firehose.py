@@ -76,7 +76,7 @@ def is_traced(broker: Broker, vhost: str) -> bool:
 
 
 class Firehose:
-    """Of one vhost, at one node."""
+    """The firehose tracer of one vhost at one node."""
 
     def __init__(self, broker: Broker, vhost: Vhost) -> None:
         self.broker = broker

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Login:
-    """Who a client is, in one vhost. Its sessions have it in common."""
+    """The identity of a client in one vhost, shared by its sessions."""
 
     __slots__ = ("broker", "counts", "exclusive_queues", "id", "user", "vhost")
 
@@ -27,6 +27,6 @@ class Login:
         self.exclusive_queues[queue] = None
 
     def disown(self) -> list[AnyQueue]:
-        """The client goes. Gives the queues that nobody can use any more, each to be deleted with `Broker.give_up`."""
+        """The client is gone. Returns its exclusive queues, each to be deleted with `Broker.give_up`."""
         queues, self.exclusive_queues = self.exclusive_queues, {}
         return [queue for queue in queues if not queue.deleted]

@@ -1,4 +1,4 @@
-"""How often logins have failed: what slows down whoever tries out passwords.
+"""Counts failed logins, to slow down clients that try out passwords.
 
 RabbitMQ checks every password that it is offered, at any rate. Here a right password gets in at once as well, but wrong
 ones cannot be tried at any rate. Failures are counted by the client's address and the name it claims *together*, over
@@ -51,12 +51,12 @@ class Logins:
         self._noted: dict[str, tuple[int, int]] = {}  # By address: when its window began, and its failures since.
 
     def is_barred(self, host: str, user: str, now_ms: int) -> bool:
-        """Whether this login is to be refused unread."""
+        """Returns whether this login is to be refused without checking the password."""
         found = self._failures.get(_pair(host, user))
         return found is not None and len(found.due_ms) == WAITING_MAX and found.due_ms[0] > now_ms
 
     def failed(self, host: str, user: str, now_ms: int) -> int:
-        """A password was wrong: after how many milliseconds that is to be said."""
+        """A password was wrong. Returns after how many milliseconds to answer."""
         pair = _pair(host, user)
         found = self._failures.pop(pair, None) or _Failures(now_ms)
         if now_ms - found.began_ms >= WINDOW_MS:
@@ -71,7 +71,7 @@ class Logins:
         return LATE_MS
 
     def is_noted(self, host: str, now_ms: int) -> tuple[bool, int]:
-        """Whether a failure is told of in the log; and how many were not that are to be told of first."""
+        """Returns whether a failure is logged, and how many were not logged whose number is to be logged first."""
         began_ms, count = self._noted.pop(host, (now_ms, 0))
         untold = 0
         if now_ms - began_ms >= WINDOW_MS:

@@ -1,4 +1,4 @@
-"""What the broker needs of the world: the node it runs in gives it, a test or the simulation another one."""
+"""The interface that the broker needs of its surroundings: the node implements it, as do tests and the simulation."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class Shell(Protocol):
-    """What the broker needs of the world."""
+    """The disk, the links, the log and the consensus, as the broker uses them."""
 
     def propose(self, command: c.Command, then: Callable[[Applied], None], patient: bool = False) -> None:
         """Get a command agreed on and applied, then call `then`. What is patient is tried until it succeeds."""
 
     def adopt(self, queue: Queue) -> None:
-        """A queue has come to be here: give it what the log holds of it."""
+        """Restore a queue that is at this node now from the log."""
 
     def load(self, queue: Queue, gap: Gap) -> None:
         """Read the beginning of a gap from the log and call `queue.on_loaded`, then `broker.on_loaded`."""
@@ -34,7 +34,7 @@ class Shell(Protocol):
         """Read messages of a queue by their numbers: see `Host`."""
 
     def read_kind(self, queue: Queue, number: int, then: Callable[[int], None]) -> None:
-        """Find out of what kind a message in the log is, without keeping it; no answer if it is there no longer."""
+        """Read the kind of a message in the log, without keeping it; no answer if it is there no longer."""
 
     def spill(self, queue: Queue, runs: list[Run]) -> None:
         """Put transient messages into the log, to be loaded again."""
@@ -46,34 +46,34 @@ class Shell(Protocol):
         """The log may drop all messages of the queue with this id."""
 
     def counts_of(self, number: int) -> dict[int, int]:
-        """How often messages of the queue with this id were given back, by the log."""
+        """Returns, from the log, how often messages of the queue with this id were requeued."""
 
     def settled_of(self, number: int) -> list[tuple[int, int]]:
-        """Which messages of the queue with this id are settled, by the log."""
+        """Returns, from the log, which messages of the queue with this id are settled."""
 
     def measure(self, number: int, wanted: Wanted) -> Measured:
-        """Which messages the log has of a queue: see `Host`."""
+        """Returns which messages the log has of a queue: see `Host`."""
 
     def read(self, job: Loading, then: Callable[[bool], None]) -> None:
-        """Read messages for mirrors; `then` whether that was possible."""
+        """Read messages for mirrors; `then` gets whether that was possible."""
 
     def is_crowded(self) -> bool:
-        """Whether too much waits for the disk, so that publishers should."""
+        """Returns whether so much waits for the disk that publishers should wait."""
 
     def send(self, peer: str, kind: int, parts: list[bytes]) -> None:
         """Send a frame to another node; lost if the link is, which `on_peer_down` then tells."""
 
     def is_writable(self, peer: str) -> bool:
-        """Whether the link to another node takes more. If not, `on_peer_drained` comes when it does."""
+        """Returns whether the link to another node has room. If not, `on_peer_drained` is called when it does."""
 
     def cut(self, peer: str, reason: str) -> None:
         """End the session with another node, soon."""
 
     def unique_name(self, prefix: str) -> str:
-        """The prefix, and something nobody has used before."""
+        """Returns a name with this prefix that was never used before."""
 
     def seed(self) -> int:
-        """A number to make choices by; another one each time."""
+        """Returns a seed for random numbers, another one each time."""
 
     def note(self, category: str, level: str, text: str) -> None:
-        """An entry for the log that people read. Its lines are ours: names in it have passed `visible`."""
+        """Write an entry to the node's log file. Names from clients in it must have passed `visible`."""

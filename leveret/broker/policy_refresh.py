@@ -1,4 +1,4 @@
-"""What holds for queues, by policies that change while they are used.
+"""Applies changed policies to queues while these are used.
 
 A policy holds at once, for whoever sets it is told when it does: a message that is published, rejected or asked for
 afterwards has to meet the new rules. But to tell a hundred thousand queues takes a second, in which a node would answer
@@ -36,12 +36,12 @@ class PolicyRefresh:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.book = PolicyBook(broker.metadata)
-        self.outdated: list[AnyQueue] = []  # Queues that have not been told of the last change; the next one is last.
+        self.outdated: list[AnyQueue] = []  # Queues that may not know the last change; the next one is last.
         self._through = 0  # `Broker.ruled` when that list was made.
         self.has_timeouts = False  # Some queue or consumer has had a timeout of its own for deliveries.
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:
-        """What arguments and policies say of the messages of a queue."""
+        """Returns the rules for the messages of a queue, from its arguments and policies."""
         broker = self.broker
         definition = self.book.of_queue(spec.vhost, spec.name, spec.arguments).definition
         rules = queue_rules(spec.arguments, broker.journaling.definition(spec.name, definition))

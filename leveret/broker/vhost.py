@@ -28,7 +28,7 @@ ROUTES_MAX = 65_536
 
 
 class Route:
-    """Where one kind of publish goes."""
+    """The queues that publishes with one exchange and routing key go to."""
 
     __slots__ = (
         "exchange", "immediate", "is_plain", "key", "mandatory", "passage", "queues", "routing_key", "varies",
@@ -45,11 +45,11 @@ class Route:
         self.queues: tuple[AnyQueue, ...] = ()
         self.passage = ExchangeCounters()  # Its exchange's, once it is known.
         self.varies = False  # Not to be remembered: each message goes its own way.
-        self.is_plain = False  # Leads to at least one queue, whatever the message, and nobody watches.
+        self.is_plain = False  # Leads to at least one queue, whatever the message, and is not traced by a firehose.
         self.writers: set[str] = set()  # Users whose permission was checked.
 
     def arguments(self) -> bytes:
-        """What it was made of."""
+        """Returns the raw arguments of the publish that it was made from."""
         return self.key + bytes((self.mandatory | self.immediate << 1,))
 
 
@@ -70,7 +70,7 @@ class Vhost:
         self.generation = 0  # Rises when remembered routes are void; connections remember their last one too.
 
     def queue(self, name: str) -> AnyQueue | None:
-        """For clients, who know nothing of keepers."""
+        """Returns a queue by name, for clients: hidden queues are left out."""
         return None if is_hidden_queue(name) else self.queues.get(name)
 
     def forget_routes(self) -> None:
@@ -80,7 +80,7 @@ class Vhost:
         self.generation += 1
 
     def route(self, exchange: str, keys: Sequence[str], content: bytes) -> tuple[AnyQueue, ...]:
-        """Where a message goes that has to be looked at, or has several keys."""
+        """Returns the queues for a message whose content decides, or that has several keys."""
         router = self.router
         if len(keys) == 1:
             found = router.route(exchange, keys[0], lambda: headers(content, HEADER_AT) or {}, _properties(content))
@@ -104,7 +104,7 @@ class Vhost:
             route.varies = True
             return
         if not route.exchange and route.routing_key.startswith(PREFIX):
-            return  # The address of somebody who waits for an answer: see `replies`.
+            return  # An address of direct reply-to: see `remote.direct_reply_to`.
         if len(self.routes) >= ROUTES_MAX:
             self.forget_routes()
         queues = self.router.route(route.exchange, route.routing_key, dict)
@@ -112,7 +112,7 @@ class Vhost:
             queues = self._lasting(queues)
         # One object for equal sets of queues, so that a bundle for the same queues is recognised by identity.
         route.queues = self.targets.setdefault(queues, queues)
-        # What a queue may refuse is published by itself, so that each message has a fate of its own.
+        # Messages for a queue that may reject publishes go one by one, so that each is confirmed or refused by itself.
         route.is_plain = bool(queues) and self.firehose is None and not any(queue.rules.rejects for queue in queues)
         self.routes[arguments] = route
 

@@ -1,24 +1,25 @@
-"""Dead letters: messages that leave a queue unserved, and go to its dead-letter exchange with a note of why.
+"""Dead-letters messages: publishes those that leave a queue unconsumed to its dead-letter exchange, with the reason.
 
-A message dies because it was rejected, because its time was up, because there were too many, or because it came back
-too often. The note is RabbitMQ's `x-death` header: an array with one table for each queue and reason, the latest first,
-that counts how often.
+A message is dead-lettered because it was rejected, because it has expired, because the queue was too long, or because
+it was delivered too often. The reason is in RabbitMQ's `x-death` header: an array with one table for each queue and
+reason, the latest first, that counts how often.
 
-**At least once.** A dead letter is a publish like any other, and the message it is made of stays in its queue, unseen,
-until all the letter's targets have it safe. So whatever dies in between, the message is in one place or the other:
+**At least once.** A dead-lettered message is a publish like any other, and the original stays in its queue, hidden,
+until all target queues have it safe. So whatever fails in between, the message is in one place or the other:
 
-    leaves `ready` ──▶ letter published ──▶ confirmed by all targets ──▶ settled in its queue
-                              └── refused by one, or led to none: tried again (`retry`), or given up
-                                  as RabbitMQ does where nobody asked for `at-least-once`
+    leaves `ready` ──▶ published ──▶ confirmed by all target queues ──▶ settled in its queue
+                          └── refused by one, or routed to none: tried again (`retry`), or dropped
+                              as RabbitMQ does unless the strategy is `at-least-once`
 
-If the node stops before the settle, the message is back at the next start and dies again: its letter may come twice.
-So it is if its queue moves to another node: what is on its way is taken back, moves too, and dies there.
+If the node stops before the settle, the message is back at the next start and is dead-lettered again: it may come
+twice. The same holds if its queue moves to another node: what is under way is put back, moves too, and is dead-lettered
+there.
 
-**Answers.** Whoever has letters sent to the default exchange can name an address of direct reply-to, with the key of
-its queue or of its message: the letter is an answer then, as any message is that goes there (`replies`).
+**Direct reply-to.** With the default exchange as dead-letter exchange, the key of the queue or of the message can be an
+address of direct reply-to: the message is a reply then, as any message with that key (`remote.direct_reply_to`).
 
-**Cycles.** Where a message is about to enter a queue in which it died before, and nobody rejected it on the way round,
-it would go round for ever with nobody looking: it does not go there.
+**Cycles.** A message that is about to enter a queue in which it was dead-lettered before, and that was not rejected on
+the way round, would go round for ever unnoticed: it is not routed there.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ COUNT_MAX: Final = (1 << 63) - 1
 STRANDED_MAX: Final = 10_000
 
 if TYPE_CHECKING:
-    # A letter, its exchange and key as a delivery wants them, the queues it goes to, and whom it answers.
+    # Content, exchange and key as a delivery has them, target queues, and addresses of direct reply-to.
     Way = tuple[bytes, bytes, tuple[AnyQueue, ...], list[str]]
 
 
 class Letter(Pending):
-    """The messages lo..hi - 1 of a batch on their way."""
+    """The messages lo..hi - 1 of a batch, published to the dead-letter exchange and not confirmed yet."""
 
     __slots__ = ("batch", "held", "hi", "letters", "lo", "queue", "reason", "void")
 
@@ -71,36 +72,36 @@ class Letter(Pending):
         self.hi = hi
         self.reason = reason
         self.held = held  # It comes from `retry`.
-        self.void = False  # Whatever becomes of it, its messages wait again.
+        self.void = False  # Its messages are ready in their queue again, whether the targets confirm or not.
 
 
 class DeadLetterPublisher:
-    """Sends the dead letters of one node's queues."""
+    """Publishes the dead-lettered messages of one node's queues."""
 
-    who = "dead letters"  # To who reads the journals of their targets.
+    who = "dead letters"  # The publisher's name in the journals of the target queues.
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.open: dict[Letter, None] = {}  # On their way.
+        self.open: dict[Letter, None] = {}  # Not confirmed by all targets yet.
         self.retry = DeadLetterRetry(self)
         self.sent = 0
         self.dropped = 0  # Refused by a target, and not kept.
-        # Messages that were to be sent, by the reason, by whether it is a quorum queue, and whether they are kept.
+        # Messages by reason, whether their queue is a quorum queue, and whether they are kept until confirmed.
         self.by_reason: dict[tuple[str, bool, bool], int] = {}
-        self.kept_safe = {False: 0, True: 0}  # Of those that are kept: in safety. By whether it is a quorum queue.
-        self.stranded: dict[tuple[int, str | None, str | None, bool], None] = {}  # Told of in the log.
+        self.kept_safe = {False: 0, True: 0}  # Messages kept until confirmed, and confirmed; by quorum queue or not.
+        self.stranded: dict[tuple[int, str | None, str | None, bool], None] = {}  # Already logged.
 
     def send(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str) -> None:
-        """Messages that have left `ready`, and are out with nobody. They are settled when their letters are safe."""
+        """Dead-letter messages that have left `ready` and are not unacknowledged; settled when targets have them."""
         self._count(queue, reason, hi - lo)
         self._send(queue, batch, lo, hi, reason, held=False, tried=False)
 
     def send_held(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, tried: bool) -> int:
-        """The same for those that come from `retry`; as how many letters, which may have met their fate already."""
+        """Likewise for messages from `retry`. Returns in how many publishes, some of which may be answered already."""
         return self._send(queue, batch, lo, hi, reason, held=True, tried=tried)
 
     def send_unread(self, queue: Queue, first: int, last: int, reason: str) -> None:
-        """Likewise, where only the log has their contents."""
+        """Likewise for messages whose contents are in the log only."""
         self._count(queue, reason, last - first + 1)
         self.retry.add_unread(queue, first, last, reason)
 
@@ -117,8 +118,8 @@ class DeadLetterPublisher:
             else:
                 queue.settle_unserved(batch, lo, hi, reason)
             return 0
-        # Neighbours with one way travel together. The way is known only when the headers were looked at. What may
-        # refuse a message gets each by itself: see `Route.is_plain`.
+        # Neighbours with the same targets are published together. The targets are known only when the headers were
+        # read. A queue that may reject publishes gets them one by one: see `Route.is_plain`.
         ways = [self._way(queue, batch.contents[at], batch.keys[at], reason) for at in range(lo, hi)]
         cuts = [
             at
@@ -140,7 +141,7 @@ class DeadLetterPublisher:
         return len(cuts) + 1
 
     def send_refused(self, queue: AnyQueue, contents: Sequence[bytes], keys: Sequence[bytes], kind: int) -> None:
-        """What never entered the queue, because it was full."""
+        """Dead-letter publishes that the queue has rejected because it was full."""
         if not self.has_exchange(queue):
             return
         for one, key in zip(contents, keys, strict=True):
@@ -150,7 +151,7 @@ class DeadLetterPublisher:
                 self.broker.replies.answer(None, addresses, new_key, made)
 
     def strand(self, queue: Queue) -> None:
-        """Its letters lead nowhere, and are to be kept: the log says so, once for each way that leads nowhere."""
+        """Log that messages which must be kept are routed to no queue, once for each exchange and key."""
         rules = queue.rules
         way = queue.spec.id, rules.dead_letter_exchange, rules.dead_letter_key, self.has_exchange(queue)
         if way in self.stranded:
@@ -176,7 +177,7 @@ class DeadLetterPublisher:
         return made, _short(rules.dead_letter_exchange) + _short(keys[0]), queues, addresses
 
     def _make(self, queue: AnyQueue, old: bytes, key: bytes, reason: str) -> tuple[bytes, list[str], Table]:
-        """The letter, the keys it is routed by, and its headers."""
+        """Returns the content to publish, the keys it is routed by, and its headers."""
         properties = decode_content(old, HEADER_AT)
         headers = properties.headers or {}
         middle = 1 + key[0]
@@ -204,7 +205,7 @@ class DeadLetterPublisher:
     def _post(
         self, queues: Sequence[AnyQueue], contents: list[bytes], key: bytes, kinds: bytearray, letter: Letter | None
     ) -> None:
-        """Publish letters that go one way. Their kinds may differ: a publish has one."""
+        """Publish messages with the same targets. Their kinds may differ: each kind is a publish of its own."""
         self.sent += len(contents)
         kinds = kinds.translate(_LETTER_KIND)
         start = 0
@@ -223,7 +224,7 @@ class DeadLetterPublisher:
             self.on_complete(letter)
 
     def on_complete(self, pending: Pending) -> None:
-        """All targets of a letter have answered."""
+        """All targets have confirmed or refused."""
         assert isinstance(pending, Letter)
         queue = pending.queue
         self.open.pop(pending, None)
@@ -242,7 +243,7 @@ class DeadLetterPublisher:
             self.retry.on_fate(queue)
 
     def take_back(self, queue: Queue) -> None:
-        """What has died and is not with its targets waits again, as if nothing had been: the queue goes elsewhere."""
+        """Put messages that their targets have not confirmed back into their queue, which moves to another node."""
         for letter in self.open:
             if letter.queue is queue and not letter.void:
                 letter.void = True
@@ -250,7 +251,7 @@ class DeadLetterPublisher:
         self.retry.take_back(queue)
 
     def try_again(self) -> None:
-        """Once in a while: those whose targets were full, or out of reach."""
+        """Called now and then: publish those again whose targets were full, or out of reach."""
         self.retry.tick()
 
 
@@ -314,7 +315,7 @@ def _count(one: Field) -> int:
 
 
 def is_cycle(queue: str, deaths: Sequence[Field]) -> bool:
-    """Whether a message has died in this queue, and since then, nobody rejected it."""
+    """Returns whether a message was dead-lettered by this queue before, and has not been rejected since."""
     for death in deaths:
         table = death.value if death.kind == "F" else {}
         if table.get("reason") == Field("S", REJECTED):

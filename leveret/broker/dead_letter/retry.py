@@ -1,20 +1,20 @@
-"""The dead that wait: messages which have left their queue unserved, and whose letters are not on their way.
+"""Dead-lettered messages that wait to be published, or published again.
 
-There are two reasons to wait. A letter was refused, by a target that is full or out of reach, or because there is no
-target, and is to be tried again until it is taken (`QueueRules.keeps_dead`). Or a consumer has rejected a message whose
-contents are in the log only, and a letter cannot be made before they are read.
+There are two reasons to wait. A publish was refused, by a target that is full or out of reach, or because there is no
+target, and is to be tried again until it is accepted (`QueueRules.keeps_dead`). Or a consumer has rejected a message
+whose contents are in the log only, and it cannot be published before they are read.
 
 **How much is tried.** A target that is full may refuse millions, so not everything is tried each time. Once a second a
-queue gets `TRIES`, and each refusal costs one of them, while what is taken costs nothing and makes room for the next.
-So a second costs as much as was delivered in it, and a little; and as soon as there is room again, all of them follow
-at full speed. One that is refused goes to the end: others may have targets with room.
+queue gets `TRIES`, and each refusal costs one of them, while an accepted publish costs nothing and makes room for the
+next. So a second costs as much as was accepted in it, and a little; and as soon as there is room again, all messages
+follow at full speed. One that is refused goes to the end: others may have targets with room.
 
-**How much is in memory.** What waits here is in the log, until its letter is safe and it is settled. So its contents
-are forgotten when memory is short, as those of waiting messages are: a piece is a few numbers then. They are read in
-bites, and the next bite only when all letters of the last have met their fate.
+**How much is in memory.** A message that waits here is in the log until the targets have it and it is settled. So its
+contents are dropped from memory when that is short, as those of ready messages are: a piece is a few numbers then. They
+are read a part at a time, and the next part only when all publishes of the last one are answered.
 
-**If the node stops**, or the queue goes to another, none of it is lost: nothing of this is settled, so it waits in its
-queue again, dies again, or is rejected again.
+**If the node stops**, or the queue moves to another node, nothing is lost: none of these messages is settled, so they
+are ready in their queue again, and are dead-lettered or rejected again.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 TRIES: Final = 64
 BITE_BYTES: Final = 1 << 20
 BITE_MESSAGES: Final = 4_096
-SKIPPED_MAX: Final = 64  # Pieces that cannot be forgotten now, after which looking for others is given up.
+SKIPPED_MAX: Final = 64  # After so many pieces that cannot be paged out now, no more are looked at.
 
 
 class Piece:
-    """The messages `first`..`last` of a queue, all of them dead; in `batch`, or if that is None, in the log only."""
+    """Dead-lettered messages `first`..`last` of a queue; in `batch`, or if that is None, in the log only."""
 
     __slots__ = ("batch", "first", "last", "reason", "tried")
 
@@ -46,25 +46,25 @@ class Piece:
         self.first = first
         self.last = last
         self.reason = reason
-        self.tried = tried  # It was refused before: whoever could be told without a queue was told then.
+        self.tried = tried  # It was refused before: replies to direct reply-to were sent then.
 
     def is_followed_by(self, other: Piece) -> bool:
-        """Whether the two are better one."""
+        """Returns whether the two pieces can be merged."""
         alike = self.batch is other.batch is None and self.reason == other.reason and self.tried == other.tried
         return alike and self.last + 1 == other.first
 
 
 class Row:
-    """What waits of one queue."""
+    """The messages of one queue that wait."""
 
     __slots__ = ("bite", "busy", "count", "pieces", "tries", "under_way")
 
     def __init__(self) -> None:
         self.pieces: deque[Piece] = deque()
-        self.count = 0  # Messages in them.
-        self.under_way = 0  # Dead-lettered messages.
+        self.count = 0  # Messages in all pieces.
+        self.under_way = 0  # Publishes without an answer.
         self.tries = TRIES
-        self.bite: Piece | None = None  # Being read.
+        self.bite: Piece | None = None  # The piece that is being read.
         self.busy = False
 
     def join(self) -> None:
@@ -90,14 +90,14 @@ class Row:
 
 
 class DeadLetterRetry:
-    """Of all queues of a node."""
+    """The dead-lettered messages of all queues of a node that wait."""
 
     def __init__(self, letters: DeadLetterPublisher) -> None:
         self.letters = letters
         self.rows: dict[Queue, Row] = {}
 
     def add_refused(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str) -> None:
-        """Their letter was refused."""
+        """Add messages whose publish was refused."""
         row = self._row(queue)
         row.tries = max(0, row.tries - 1)
         piece = Piece(batch, batch.first + lo, batch.first + hi - 1, reason, True)
@@ -106,7 +106,7 @@ class DeadLetterRetry:
         row.add(piece)
 
     def add_unread(self, queue: Queue, first: int, last: int, reason: str) -> None:
-        """They are in the log only."""
+        """Add messages that are in the log only."""
         row = self._row(queue)
         row.add(Piece(None, first, last, reason, False))
         self.go_on(queue)
@@ -118,16 +118,16 @@ class DeadLetterRetry:
         return row
 
     def on_fate(self, queue: Queue) -> None:
-        """A letter that was sent from here is safe, or refused again."""
+        """A publish from here was accepted, or refused again."""
         row = self.rows.get(queue)
         if row is not None:
             row.under_way -= 1
             self.go_on(queue)
 
     def tick(self) -> None:
-        """Once in a while."""
+        """Called once a second: try again."""
         for queue, row in list(self.rows.items()):
-            # Not more than wait: a second round would be refused as the first was, and would mix up their order.
+            # Not more than there are: a second try would be refused as the first was, and would change their order.
             row.tries = max(1, min(TRIES, self.count(queue)))
             self.go_on(queue)
 
@@ -135,7 +135,7 @@ class DeadLetterRetry:
         """Send as much as may be sent now."""
         row = self.rows[queue]
         if row.busy:
-            return  # Whatever was sent has met its fate at once; the loop below sees to the rest.
+            return  # A publish was answered at once; the loop below goes on.
         row.busy = True
         while row.pieces and row.under_way < row.tries and row.bite is None and not queue.deleted:
             piece = row.take_first()
@@ -159,10 +159,10 @@ class DeadLetterRetry:
     def _send(self, queue: Queue, batch: Batch, piece: Piece) -> None:
         lo, hi = piece.first - batch.first, piece.last - batch.first + 1
         count = self.letters.send_held(queue, batch, lo, hi, piece.reason, piece.tried)
-        self.rows[queue].under_way += count  # Not before: some of them may be safe by now, and have been taken off.
+        self.rows[queue].under_way += count  # Added afterwards: those already answered have been subtracted.
 
     def _read(self, queue: Queue, row: Row, piece: Piece) -> None:
-        """The first of what is in the log only: not more than may be refused, if some has been."""
+        """Read the first messages of a piece from the log: after refusals, not more than may be tried."""
         row.bite = piece
         last = min(piece.last, piece.first + (BITE_MESSAGES if row.tries == TRIES else row.tries) - 1)
         then = partial(self._on_read, queue, row, piece)
@@ -170,9 +170,9 @@ class DeadLetterRetry:
 
     def _on_read(self, queue: Queue, row: Row, piece: Piece, runs: list[Run] | None, following: int) -> None:
         if row.bite is not piece or queue.deleted:
-            return  # The queue has gone elsewhere.
+            return  # The queue was deleted or has moved.
         row.bite = None
-        if runs is None:  # The shell has said so; it is tried again with the next tick.
+        if runs is None:  # The node has logged it; tried again with the next tick.
             row.put_first(piece)
             row.tries = 0
             return
@@ -187,12 +187,12 @@ class DeadLetterRetry:
         self.go_on(queue)
 
     def count(self, queue: Queue) -> int:
-        """How many of a queue's messages wait here."""
+        """Returns how many messages of a queue wait here."""
         row = self.rows.get(queue)
         return 0 if row is None else row.count + (row.bite.last - row.bite.first + 1 if row.bite is not None else 0)
 
     def page_out(self) -> None:
-        """Memory is short."""
+        """Drop contents from memory, which is short."""
         host = self.letters.broker
         for queue, row in self.rows.items():
             skipped = 0
@@ -205,7 +205,7 @@ class DeadLetterRetry:
             row.join()
 
     def take_back(self, queue: Queue) -> None:
-        """All that waits here waits in its queue again."""
+        """Put all messages of a queue that wait here back into it."""
         row = self.rows.pop(queue, None)
         if row is None:
             return

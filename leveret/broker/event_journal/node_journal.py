@@ -86,13 +86,13 @@ _HEADER: Final = encode(
 
 
 class Options(NamedTuple):
-    """What the configuration says."""
+    """The configuration of journals."""
 
     default: str = "off"  # For queues of which no policy says anything.
     max_bytes: int = MAX_BYTES
 
     def definition(self, name: str, definition: Mapping[str, Json]) -> Mapping[str, Json]:
-        """That of a queue's policies, with what the configuration adds."""
+        """Returns the definition of a queue's policies, with what the configuration adds."""
         if is_journal(name):
             limits = (definition.get("max-length-bytes"), self.max_bytes)
             most = min(limit for limit in limits if isinstance(limit, int))
@@ -133,7 +133,7 @@ def review(broker: Broker) -> None:
 
 
 class Copied:
-    """What came for this node's copy of a queue that another one leads."""
+    """Changes to this node's copy of a queue that another node leads."""
 
     __slots__ = ("added", "block", "epoch", "filled", "gone", "since_ms")
 
@@ -146,7 +146,7 @@ class Copied:
 
 
 class Journal:
-    """Of one node."""
+    """The journal of one node."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -169,7 +169,7 @@ class Journal:
         self.written_ms = -WRITE_MS  # When it was in one last.
 
     def publisher(self, pending: Pending | None) -> str:
-        """Who publishes, as far as that is known."""
+        """Returns who publishes, as far as that is known."""
         return self.source if pending is None else getattr(pending.author.confirms, "who", "")
 
     # -- Events --------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class Journal:
             self.add(_json([kind, "", "", 0, 0, 0, who, detail]))
 
     def tell_queue(self, mirror: Mirror, kind: str, last: int, count: int, who: str, **detail: Json) -> None:
-        """Of a mirrored queue, where a policy asks for it."""
+        """Add an event of a mirrored queue, if its policy wants a journal."""
         spec = mirror.spec
         if self.broker.rules_of(spec).journal:
             first = 1 if last else 0
@@ -278,17 +278,17 @@ class Journal:
             self._put(stream)
 
     def time_of(self, since_ms: int) -> str:
-        """Of the details of an event: when it was, unless that is the time of the message which it will be in."""
+        """Returns the time of an event for its details; empty if it is that of the message which it will be in."""
         return "" if since_ms == self.broker.wall_ms else f',"ms":{since_ms}'
 
     @property
     def is_ready(self) -> bool:
-        """Whether a commit of now should have it."""
+        """Returns whether the journal should be written with a commit that is made now."""
         return self.is_urgent or not 0 <= self.broker.wall_ms - self.written_ms < WRITE_MS
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something that belongs to what is being written anyway."""
+        """Returns whether there are events that belong to what is being written anyway."""
         return bool(self.copied) and self.is_ready
 
     def gather(self) -> None:
@@ -319,8 +319,8 @@ class Journal:
         return stream
 
     def _put(self, stream: Queue) -> None:
-        """It is not touched by that: its block is taken with the next commit, and there is nothing to hand out before
-        that is on disk."""
+        """Enqueue the events into the stream without making it dirty: its block is taken with the next commit, and
+        there is nothing to deliver before that is on disk."""
         dirty = self.broker.dirty
         was_dirty = stream in dirty
         bodies, self.bodies = self.bodies, []

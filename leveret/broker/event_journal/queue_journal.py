@@ -70,7 +70,7 @@ Range = tuple[int, int]
 
 
 def sampled(parts: int, queue: int, first: int, last: int) -> list[Range]:
-    """What of a range is told, where so many of a million messages are."""
+    """Returns which messages of a range are recorded, where `parts` of a million are."""
     if parts >= JOURNAL_WHOLE:
         return [(first, last)]
     found: list[Range] = []
@@ -125,7 +125,7 @@ class Run:
 
 
 def recovered(mark: bytes, through: int) -> list[Run]:
-    """Whom messages up to this one came from, as a mark tells, where they wait for confirms."""
+    """Returns, from a mark, who published messages up to this one that wait for confirms."""
     runs: list[Run] = []
     at = 0
     while at < len(mark):
@@ -141,7 +141,7 @@ def recovered(mark: bytes, through: int) -> list[Run]:
 
 
 class QueueJournal(Extension):
-    """What is to be told of one queue, at its master."""
+    """Collects the events of one queue, at its master."""
 
     __slots__ = (
         "about", "acked", "broker", "current", "entries", "epoch", "explained", "given", "has_entries", "inherited",
@@ -189,7 +189,7 @@ class QueueJournal(Extension):
             self.since_ms = now_ms
 
     def set_parts(self, parts: int) -> None:
-        """Of a million messages, so many are told of from now on."""
+        """Record so many of a million messages from now on."""
         self.parts = parts
 
     def inherit(self, tail: Iterable[Block]) -> None:
@@ -378,7 +378,7 @@ class QueueJournal(Extension):
         self.is_touched = False
 
     def on_written(self) -> None:
-        """What was told so far will not be lost any more. The mark may say it once more."""
+        """The events so far are on disk. The mark may repeat the last ones."""
         if len(self.entries) > 1:
             del self.entries[:-1]
 

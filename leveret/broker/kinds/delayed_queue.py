@@ -326,7 +326,7 @@ class Keeper(Queue):
             self._send_round()
 
     def _to_read(self) -> list[int]:
-        """What to read back next: what is overdue, else all that is wanted soon, if there is room for it."""
+        """Returns what to read back next: overdue messages, else all that are due soon, if there is room for them."""
         overdue = sorted(number for number in self.round if self._content(number) is None)
         if overdue:
             return overdue
@@ -338,7 +338,7 @@ class Keeper(Queue):
         return self.cold if has_room else []
 
     def _read_back(self, cold: list[int]) -> None:
-        """Of what lies between, nothing is kept; so no more than a block is read at once where little is wanted."""
+        """Read messages back. Those between them are not kept; so only a block is read at once where few are wanted."""
         self.reading = True
         first, last = cold[0], cold[-1]
         is_dense = len(cold) * 4 > last - first
@@ -372,7 +372,7 @@ class Keeper(Queue):
         self.host.content_bytes += size
 
     def _send_round(self) -> None:
-        """What is there, in order; but not more than should be in one turn."""
+        """Send the due messages that are in memory, in order; not more than fit into one turn."""
         leaving: list[Leaving] = []
         size = 0
         for number in self.round:
@@ -465,7 +465,7 @@ class Keeper(Queue):
 
 
 def _between(numbers: list[int], first: int, last: int) -> list[int]:
-    """Of numbers that ascend."""
+    """Returns those of ascending numbers that are in a range."""
     return numbers[bisect_left(numbers, first) : bisect_right(numbers, last)]
 
 

@@ -64,7 +64,7 @@ class PriorityQueue(Queue):
 
     @property
     def open_through(self) -> int:  # type: ignore[override]  # Nothing sets it.
-        """Of the first entry: up to where it may be handed out."""
+        """Returns the number up to which the first entry may be delivered."""
         if self.gate is None or not self.levels:
             return NEVER
         head = self.levels[0]
@@ -193,7 +193,7 @@ class PriorityQueue(Queue):
         return True
 
     def _forgotten(self, span: Span, is_sorted: bool) -> Gap:
-        """What stands for a span from now on. Its contents go at once, whatever else its batch still has."""
+        """Returns a gap that replaces a span. Its contents are dropped at once, whatever else its batch still has."""
         batch, lo, hi = span.batch, span.lo, span.hi
         ranges = RangeSet([(span.first, span.last)]) if is_sorted else None
         gap = Gap(span.first, span.last, span.count, batch.is_marked(lo), ranges)
@@ -294,12 +294,12 @@ class PriorityQueue(Queue):
 
 
 class ExactClaims(Claims):
-    """What the mirrors of a queue with priorities are told of deliveries, before they are made.
+    """Tells the mirrors of a priority queue of deliveries before these are made.
 
-    As with `Claims`, nothing is handed out that mirrors which have it do not know to be; only that what is claimed are
-    certain messages, those at the front, and a block names them as ones that came back. What is claimed and then not
-    handed out, because something more important came, stays claimed. In this node's log it is marked then, too, which
-    is undone where it is read back (`unmark`).
+    As with `Claims`, no message is delivered before all mirrors that have it know that it may be. The difference: what
+    is claimed are certain messages, those at the front, and a block names them as requeued ones. A message that is
+    claimed and then not delivered, because one with a higher priority came, stays claimed. In this node's log it is
+    marked as redelivered then, too, which is undone where it is read back (`unmark`).
     """
 
     __slots__ = ("claimed_in", "claims", "delivered", "fresh", "is_short", "levels", "sure", "unseen", "waiting")
@@ -368,7 +368,7 @@ class ExactClaims(Claims):
         return list(self.unseen)
 
     def unmark(self, batch: Batch) -> None:
-        """What was read back, and is marked only because it was claimed."""
+        """Remove the redelivered mark from messages read back that were claimed and never delivered."""
         for low, high in self.unseen.ranges(batch.first, batch.last):
             batch.unmark(low - batch.first, high - batch.first + 1)
 
@@ -408,7 +408,7 @@ class ExactClaims(Claims):
                 self.unseen.add(first + at, first + at)
 
     def _wanted(self) -> int:
-        """How many of the next messages are to be claimed."""
+        """Returns how many of the next messages to claim."""
         recent, self.delivered = self.delivered, 0
         if not self.queue.consumers:
             self.ahead = 0

@@ -40,7 +40,7 @@ class Stretch:
 
 
 class Retention:
-    """Of one stream."""
+    """The stretches of one stream, and its limits of age and size."""
 
     __slots__ = ("bytes", "max_age_ms", "max_bytes", "stretch_bytes", "stretches")
 
@@ -56,7 +56,7 @@ class Retention:
         self.stretch_bytes = STRETCH_BYTES if rules.max_segment_bytes is None else rules.max_segment_bytes
 
     def restore(self, pieces: Iterable[tuple[int, int, int]]) -> None:
-        """What the log holds, as first and last numbers and bytes."""
+        """Restore the stretches from the log, given as first number, last number and bytes."""
         self.stretches = [Stretch(first, last, size, 0, 0) for first, last, size in pieces]
         self.bytes = sum(one.bytes for one in self.stretches)
         self._join()
@@ -99,7 +99,7 @@ class Retention:
         return last
 
     def has_to_look(self) -> bool:
-        """Whether `take` could find something, now or when its time has come."""
+        """Returns whether `take` could find something, now or later."""
         if len(self.stretches) < 2:
             return False
         return self.max_age_ms is not None or (self.max_bytes is not None and self.bytes > self.max_bytes)
@@ -111,7 +111,7 @@ class Retention:
         return due_ms is not None and due_ms <= now_ms
 
     def due_ms(self) -> int | None:
-        """When the oldest stretch has to go for its age, if that can be told."""
+        """Returns when the oldest stretch exceeds the maximum age, if that is known."""
         if self.max_age_ms is None or len(self.stretches) < 2 or not self.stretches[0].newest_ms:
             return None
         return self.stretches[0].newest_ms + self.max_age_ms

@@ -75,7 +75,7 @@ class Agenda:
             self._far.add(due_ms >> FAR_BITS, (due_ms & _FAR_MASK) << NUMBER_BITS | number)
 
     def next_ms(self) -> int | None:
-        """When to look again: nothing is due before. None: there is nothing."""
+        """Returns when to look again: nothing is due before. None: there is nothing."""
         times: list[int] = []
         if self._present:
             times.append(self._present[0] >> NUMBER_BITS)
@@ -103,7 +103,7 @@ class Agenda:
         return not far.starts or far.starts[0] << FAR_BITS > until_ms
 
     def take(self, until_ms: int, count_max: int) -> list[int]:
-        """What is due until then, in order: first by time, then by number, both in one as `packed` makes it."""
+        """Take what is due until then, ordered by time, then by number, both in one integer as `packed` makes it."""
         if not self.advance(until_ms):
             until_ms = (self._far.starts[0] << FAR_BITS) - 1
         near, limit = self._near, packed(until_ms + 1, 0)

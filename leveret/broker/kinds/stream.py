@@ -89,7 +89,7 @@ class StreamBatch(Batch):
 
 
 class Piece:
-    """What the log holds of `first`..`next` - 1."""
+    """The messages `first`..`next` - 1 as they were read from the log."""
 
     __slots__ = ("batches", "bytes", "first", "next")
 
@@ -168,7 +168,7 @@ class StreamQueue(Queue):
         return self.ready_count > self.crowded_at
 
     def set_rules(self, rules: QueueRules) -> None:
-        """Of those that there are, a stream has limits to its age and size."""
+        """Apply the rules for age and size; a stream has no others."""
         if rules == self.said:
             return
         self.said = rules
@@ -228,10 +228,10 @@ class StreamQueue(Queue):
         """Its channel has refused that. Of another node's, nothing more is heard."""
 
     def requeue_many(self, pieces: list[tuple[Batch, int, int]], shown: bool = True, counted: bool = True) -> None:
-        """They never left."""
+        """Does nothing: delivered messages stay in a stream."""
 
     def page_out_unacked(self, batch: Batch, count: int) -> None:
-        """What clients have in hand is not kept for them."""
+        """Does nothing: unacknowledged messages are not kept in memory."""
 
     def let_go_of_all(self) -> None:
         super().let_go_of_all()
@@ -309,7 +309,7 @@ class StreamQueue(Queue):
         self._drop_tail(bisect_left(self.tail, lowest, key=_LAST))
 
     def _is_warm(self, position: int) -> bool:
-        """Whether everything from there on is in memory."""
+        """Returns whether everything from this position on is in memory."""
         return position > self.committed or bool(self.tail and self.tail[0].first <= position)
 
     def _piece_at(self, position: int) -> Piece | None:
@@ -351,7 +351,7 @@ class StreamQueue(Queue):
         return super().take_block(time_ms)
 
     def on_logged(self, batch: Batch) -> None:
-        """They may be read now."""
+        """The messages of a batch are committed, and may be delivered now."""
         assert isinstance(batch, StreamBatch) and batch.first > self.committed
         batch.logged = batch.all_logged = True
         self.committed, self.last_batch = batch.last, batch.first
@@ -466,7 +466,7 @@ class StreamQueue(Queue):
         self._halve(reader, time_ms, self.first, high)
 
     def _halve(self, reader: Reader, time_ms: int, low: int, high: int) -> None:
-        """It is one of low..high. A step reads the rest of one block."""
+        """Find the first message of a time by bisection within low..high. A step reads the rest of one block."""
         if low >= high:
             self._found(reader, low)
             return
@@ -527,7 +527,7 @@ class StreamQueue(Queue):
     # -- A start -------------------------------------------------------------------------------------------------
 
     def restore(self, number: int, epoch: int, next_seq: int, first: int, last: int, count: int, through: int) -> None:
-        """What the log holds can be read, all of it. What it weighs is told by `weigh`."""
+        """Restore the stream: all that the log holds can be delivered. `weigh` sets its size."""
         self.number, self.epoch, self.next_seq = number, epoch, next_seq
         self.first = first if count else next_seq
         self.committed = next_seq - 1
@@ -582,7 +582,7 @@ def make_queue(spec: QueueSpec, host: Host) -> Queue:
 
 
 def restore_stream(queue: StreamQueue, stored: Stored, started: Started) -> list[tuple[int, Batch]]:
-    """What `restore_queue` does, for a stream. Blocks that are not applied yet are committed as they are."""
+    """Restore a stream as `restore_queue` does a queue. Blocks not applied yet are committed as they are."""
     tail = started.tail
     first = stored.live.first or stored.next_seq
     for low, high in sorted(pair for block in tail for pair in block.settled):

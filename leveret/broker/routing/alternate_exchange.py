@@ -34,7 +34,7 @@ class Alternates:
         self.go_on()
 
     def go_on(self) -> None:
-        """As far as a turn goes; there is more while some are `left`."""
+        """Do as much as fits into a turn; there is more to do while some are `left`."""
         enough = self._book.spent + AT_ONCE
         while self.left and self._book.spent <= enough:
             vhost, names = self.left[0]

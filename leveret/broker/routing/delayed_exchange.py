@@ -35,7 +35,7 @@ def check_delayed_arguments(arguments: dict[str, Field], types: Sequence[str]) -
 
 
 def delay_ms(headers: dict[str, Field]) -> int:
-    """How long a message waits; 0 is not at all. What is no number, negative or beyond the limit means no delay."""
+    """Returns the delay of a message; 0: none. A header that is no number, negative or over the limit is no delay."""
     field = headers.get(DELAY)
     if field is None or field.kind not in _INTEGERS:
         return 0

@@ -32,7 +32,7 @@ MATCH_KINDS: Final = ("all", "any", "all-with-x", "any-with-x")
 
 
 class _Present:
-    """What a void condition asks for; equal to no value."""
+    """The value of a void condition, which asks only that the header is there; equal to no other value."""
 
 
 PRESENT: Final = _Present()
@@ -88,7 +88,7 @@ class Conditions(Generic[D]):
         self.filed: tuple[tuple[str, Hashable], ...] = ()
 
     def hold(self, values: dict[str, Hashable]) -> bool:
-        """Whether all conditions hold for headers with these comparable values."""
+        """Returns whether all conditions hold for headers with these comparable values."""
         for name, value in self.wanted:
             if name not in values or (value is not PRESENT and values[name] != value):
                 return False
@@ -189,7 +189,7 @@ ERLANG_ESCAPES: Final = {
 
 
 def erlang_binary(data: bytes) -> str:
-    """As Erlang prints a binary: text where every byte is printable Latin-1, numbers otherwise."""
+    """Returns a binary as Erlang prints it: text where every byte is printable Latin-1, numbers otherwise."""
     if not data:
         return "<<>>"
     if all(0x20 <= byte <= 0x7E or byte >= 0xA0 or byte in ERLANG_ESCAPES for byte in data):

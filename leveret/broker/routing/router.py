@@ -70,12 +70,12 @@ class UnknownExchangeType(ValueError):
 
 
 def no_properties(name: str) -> str | int | None:
-    """Of a message that has none."""
+    """Stands for the properties of a message that has none."""
     return None
 
 
 def first_of(count: int) -> int:
-    """What is drawn where nothing is left to chance."""
+    """Returns 0: the draw where nothing is random."""
     return 0
 
 
@@ -264,12 +264,12 @@ class Exchange(Generic[D]):
         return index
 
     def varies(self) -> bool:
-        """Whether more than the key decides where its own bindings lead."""
+        """Returns whether its own bindings depend on more than the routing key."""
         by_header = self.headed is not None or self.hash_header is not None or self.keeper is not None
         return by_header or self.single or self.hash_property is not None
 
     def match(self, keys: Sequence[str], headers: Headers, properties: Properties) -> tuple[D, ...]:
-        """What the exchange's own bindings lead to."""
+        """Returns the destinations of the exchange's own bindings."""
         if self.headed is not None:
             found = self.headed.match(headers())
         elif self.hashed is not None:
@@ -463,7 +463,7 @@ class Router(Generic[T]):
         return tuple(targets)
 
     def varies(self, exchange: str) -> bool:
-        """Whether a route from here may depend on more than the key."""
+        """Returns whether a route from this exchange may depend on more than the routing key."""
         if exchange == "":
             return False
         varies = self._varying.get(exchange)
