@@ -1,12 +1,12 @@
 """The spools of one node: which queues have one, how much they may hold, their figures. See `store_and_forward`.
 
 **Room.** Where the strategy says so (`heals`), nothing is sent to a node whose disk cannot hold all that waits for it
-here. Nodes tell each other how much they may write before their disk alarm (`DISK_ROOM`, in `links.frame_types`): at once
-when they connect, then whenever they have measured it. What waits for a node is what all spools hold for queues that it
-leads or mirrors, without what is under way. Both are as old as the last measurement, which does not matter: what was
-sent since is missing from the one and will be from the other. A mirror that has no link to this node cannot tell; its
-master hears of its alarm. The disk of this node counts only for queues that it has copies of: sending the others on
-makes room here.
+here. Nodes tell each other how much they may write before their disk alarm (`DISK_ROOM`, in `links.frame_types`): at
+once when they connect, then whenever they have measured it. What waits for a node is what all spools hold for queues
+that it leads or mirrors, without what is under way. Both are as old as the last measurement, which does not matter:
+what was sent since is missing from the one and will be from the other. A mirror that has no link to this node cannot
+tell; its master hears of its alarm. The disk of this node counts only for queues that it has copies of: sending the
+others on makes room here.
 
 The result of a survey holds until one of its inputs changes, and for a second at most: a survey looks at all spools,
 and is not made for each batch.
