@@ -1,8 +1,8 @@
-"""One node: the broker's machines, driven by an event loop.
+"""One node: the broker, driven by an event loop.
 
-Everything that arrives in one pass of the loop is taken in first (`Client.data_received`), then `turn` runs once:
-deliver, begin a commit, tell confirms, write to each client that has something. See `Broker` for the turn, `Storage`
-for the commit, `Client` for the brakes.
+All input that arrives in one pass of the loop is handled first (`Client.data_received`), then `turn` runs once: it
+delivers, begins a commit, sends confirms, and writes to each client that has output. See `Broker` for the turn,
+`Storage` for the commit, `Client` for how publishers are slowed down.
 """
 
 from __future__ import annotations
@@ -72,16 +72,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret")
 
 TICK_S: Final = 1.0
-SPARES_KEPT_S: Final = 60.0  # Without a write, after which the log's spare files go.
-# While the nodes elect a leader, which takes seconds at worst, masters go on: to step back would depose them all.
+SPARES_KEPT_S: Final = 60.0  # Time without a write after which the log's spare files are deleted.
+# While the nodes elect a leader, which takes seconds at worst, masters go on: otherwise all of them would be deposed.
 LEADERLESS_TICKS_MAX: Final = 250
-CONTENT_GROWTH_MAX: Final = 64 << 20  # Contents that came to memory, after which memory is looked at.
-UNBLOCKED_MAX: Final = 16  # Publishers that go on in one turn after an alarm.
-LOOK_BYTES_MIN: Final = 1 << 20  # Written between two looks at how much disk is left.
+CONTENT_GROWTH_MAX: Final = 64 << 20  # Growth of contents in memory after which memory is measured.
+UNBLOCKED_MAX: Final = 16  # Publishers that are unblocked in one turn after an alarm.
+LOOK_BYTES_MIN: Final = 1 << 20  # Bytes written between two looks at the free disk space, at least.
 
 
 class Node(consensus.Shell):
-    """A running broker: made of what is on disk, then `start`, then `prepare`, and then clients may come."""
+    """A running broker: made from the data on disk, then `start`, then `prepare`, and then clients may connect."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Node(consensus.Shell):
         self.paced: dict[Client, Queue] = {}
         self.away: dict[Client, RemoteQueue | BusyLink] = {}
         self.behind: dict[Client, None] = {}
-        self.unblocking: deque[Client] = deque()  # They were blocked by an alarm that is over.
+        self.unblocking: deque[Client] = deque()  # Those that were blocked by an alarm that is over.
         self.told_alarms: dict[str, frozenset[str]] = {}
         self.told_room: dict[str, int] = {}
         self.scheduled = False
@@ -116,7 +116,7 @@ class Node(consensus.Shell):
         self._watch: asyncio.TimerHandle | None = None
         self._syncer: asyncio.TimerHandle | None = None
         self._pacer: asyncio.TimerHandle | None = None
-        self.started_bytes = world.memory_used()  # By the interpreter and all modules: there is nothing else yet.
+        self.started_bytes = world.memory_used()  # The interpreter and all modules: there is nothing else yet.
         total = world.memory_total()
         self.alarms = Alarms(
             settings.memory_limit_bytes(total),
@@ -125,7 +125,7 @@ class Node(consensus.Shell):
             world.disk.free_bytes,
         )
         log = Log(world.disk, MESSAGES, LogOptions(segment_bytes=settings.segment_bytes, sync=settings.fsync))
-        # Which queues there are is known for certain only in `prepare`; until then none of their messages may go.
+        # Which queues exist is known for certain only in `prepare`; until then no messages may be deleted.
         log.recover(None, logger.info)
         self.storage = Storage(world, log, self.turn, self._on_disk_full, self.on_fatal)
         self.metadata = Metadata()
@@ -157,15 +157,15 @@ class Node(consensus.Shell):
         self.broker.mirrors.broadcast.spent = lambda: self.member_changes.book.spent
 
     def change_settings(self, settings: Settings) -> None:
-        """Clients that come from now on have the new limits."""
+        """Changes settings. Clients that connect from now on have the new limits."""
         self.settings = settings
         self.limits = _limits(settings)
 
     async def prepare(self) -> None:
-        """Catch up with the cluster, or begin it. Afterwards the node may serve clients."""
+        """Catches up with the cluster, or founds it. Afterwards the node may serve clients."""
         await self.cluster.catch_up(alone=len(self.cluster.raft.membership.members) == 1)
-        # A node that joins counts from here on. If it served clients before, its cluster could lose its majority with
-        # the loss of one node, though three were started.
+        # Waits until a node that joins is a voter. If it served clients before, its cluster could lose its majority
+        # with the loss of one node, though three were started.
         await self.cluster.until(lambda: self.cluster.is_voter)
         await self.transient.settle()
         await self.maintenance.reset()
@@ -190,7 +190,7 @@ class Node(consensus.Shell):
         self.schedule()
 
     async def _ensure_cluster_id(self) -> None:
-        """Give the cluster an id if it has none, or one that is none: earlier versions let users write there."""
+        """Gives the cluster an id if it has none, or an invalid one: earlier versions let users write there."""
         kept = self.metadata.global_parameters.get(CLUSTER_ID)
         if parse_cluster_id(kept) is not None:
             return
@@ -200,18 +200,18 @@ class Node(consensus.Shell):
                 CLUSTER_ID,
                 kept,
             )
-        # Refused if another node was faster. Then that node's id holds.
+        # Refused if another node was faster. Then that node's id is used.
         await self.cluster.change(SetGlobalParameter(CLUSTER_ID, cluster_id_text(self.world.random_bytes(16))))
 
     def _has_copy(self, spec: QueueSpec) -> bool:
-        """Whether the log may hold messages of it that count."""
+        """Returns whether the log may hold messages of a queue that are still needed."""
         if spec.view is None:
             return spec.node == self.settings.node_name
         return spec.durable and self.settings.node_name in spec.view.ring
 
     def _first_commands(self) -> list[Command]:
         settings = self.settings
-        if settings.load_definitions is not None:  # They have users, and nobody wants guest to be one of them.
+        if settings.load_definitions is not None:  # The definitions have users, and guest should not be one of them.
             return [SetGlobalParameter(CLUSTER_NAME, settings.cluster_name)]
         return [
             SetGlobalParameter(CLUSTER_NAME, settings.cluster_name),
@@ -228,18 +228,19 @@ class Node(consensus.Shell):
     # -- The turn ------------------------------------------------------------------------------------------------
 
     def schedule(self) -> None:
-        """Have a turn when all that has arrived is taken in."""
+        """Has a turn run when all input that has arrived is handled."""
         if not self.scheduled:
             self.scheduled = True
             self.loop.call_soon(self.turn)
 
     def set_clock(self) -> None:
-        """Tell the broker the time: whenever something happens."""
+        """Tells the broker the time. Called whenever something happens."""
         self.broker.now_ms = int(self.loop.time() * 1000)
         self.broker.wall_ms = self.world.wall_ms()
 
     def turn(self) -> None:
-        """See the module's head. A failure in here leaves something half done: the node stops before it gets worse."""
+        """Runs a turn: see the top of this module. An exception in here leaves something half done, so the node
+        stops."""
         self.scheduled = False
         if self.fatal is not None:
             return
@@ -253,7 +254,7 @@ class Node(consensus.Shell):
     def _turn(self) -> None:
         broker = self.broker
         mirrors = broker.mirrors
-        if mirrors.has_work:  # First, for what the ring has confirmed may be delivered.
+        if mirrors.has_work:  # First, for messages that the ring has confirmed may be delivered.
             mirrors.flush()
             if mirrors.confirmed:
                 self.storage.on_confirmed(broker, mirrors.take_confirmed())
@@ -287,7 +288,7 @@ class Node(consensus.Shell):
             self._let_go_on()
         if self.reads.waiting:
             self.reads.look()
-        # Blocks that were taken for the commit touch mirrors; and what concerns very many queues is done bit by bit.
+        # Blocks taken for the commit give mirrors work; and work on very many queues is spread over several turns.
         is_moving = self.member_changes.has_work and not self.pausing.paused
         if broker.dirty or mirrors.has_work or broker.is_behind or is_moving:
             self.schedule()
@@ -299,7 +300,7 @@ class Node(consensus.Shell):
                 client.resume(BEHIND)
 
     def _let_go_on(self) -> None:
-        """Publishers whose queue has emptied to half of what is crowded, or whose queue's node takes more."""
+        """Resumes publishers whose queue is down to half of the limit, or whose queue's node takes more."""
         for client, queue in list(self.paced.items()):
             if not queue.is_crowded():
                 del self.paced[client]
@@ -310,7 +311,7 @@ class Node(consensus.Shell):
                 client.resume(AWAY)
 
     def _grant(self) -> None:
-        """Nodes whose publishers had to wait; at the latest after as long as clients of this node would."""
+        """Lets other nodes' waiting publishers go on; at the latest after as long as clients here would wait."""
         self.broker.grant()
         if self.broker.withheld and self._pacer is None:
             self._pacer = self.loop.call_later(PACE_S, self._on_paced)
@@ -325,10 +326,10 @@ class Node(consensus.Shell):
     # -- Clients -------------------------------------------------------------------------------------------------
 
     def on_accepted(self, client: Client) -> bool:
-        """Whether there is room for one more."""
+        """Returns whether a new connection is accepted."""
         settings = self.settings
         if self.pausing.paused or self.maintenance.state is not None:
-            return False  # It came while the doors were being shut.
+            return False  # It came while the listeners were being closed.
         if len(self.strangers) >= settings.unauthenticated_connections_max:
             self._evict_stranger()
         connection_max = settings.connection_max
@@ -353,7 +354,7 @@ class Node(consensus.Shell):
         client = self.strangers.evict()
         if client is None:
             return False
-        self.clients.pop(client, None)  # Not only when its socket is closed: the next one may be here before.
+        self.clients.pop(client, None)  # Now, not when its socket is closed: the next one may come before.
         client.evict()
         count = self.strangers.to_tell(self.loop.time())
         if count:
@@ -376,7 +377,7 @@ class Node(consensus.Shell):
         self.maintenance.on_client_lost()
 
     def on_published(self, client: Client) -> None:
-        """Called after each bundle of input of a connection that publishes."""
+        """Called after each read of input of a connection that publishes."""
         if self.broker.alarm is None and self.storage.is_crowded(self.broker):
             client.pause(BEHIND)
             self.behind[client] = None
@@ -398,7 +399,7 @@ class Node(consensus.Shell):
     # -- Time and alarms -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to tick."""
+        """Begins to tick."""
         self.cluster.start()
         self._check_alarms()
         self._tick()
@@ -407,7 +408,7 @@ class Node(consensus.Shell):
         self.turn()
 
     def _sync(self) -> None:
-        """`fsync = interval`: what was written since the last time is to be synced now."""
+        """Syncs what was written since the last time, for `fsync = interval`."""
         self.storage.log.sync_due()
         self.schedule()
         self._syncer = self.loop.call_later(self.settings.fsync_interval_ms / 1000, self._sync)
@@ -456,7 +457,7 @@ class Node(consensus.Shell):
         self._on_alarms()
 
     def memory_unused(self) -> int:
-        """What was freed, and not given back to the system yet."""
+        """Returns how much memory was freed, and not returned to the system yet."""
         return self.world.memory_unused()
 
     def _on_disk_full(self, full: bool) -> None:
@@ -464,7 +465,7 @@ class Node(consensus.Shell):
         self._on_alarms()
 
     def _tell_alarms(self) -> None:
-        """Let the other nodes know what is short here, and how far the disk is from that."""
+        """Tells the other nodes this node's alarms, and how much may be written before its disk alarm."""
         own, room = self.alarms.own(), self.alarms.room_bytes()
         for peer in self.cluster.connected:
             if self.told_room.get(peer) != room:
@@ -475,7 +476,7 @@ class Node(consensus.Shell):
                 self.peers.send(peer, frame_types.ALARM, " ".join(sorted(own)).encode())
 
     def _on_alarms(self) -> None:
-        """Something may be short, or no longer, here or at another node. Connections see it when they next publish."""
+        """Called when an alarm may have changed, here or at another node. Connections see it when they next publish."""
         self._tell_alarms()
         for line in self.alarms.news(self.settings.node_name):
             logger.warning("%s", logs.lines(line))
@@ -492,8 +493,8 @@ class Node(consensus.Shell):
             self.schedule()
 
     def _unblock(self) -> None:
-        """Let publishers go on that an alarm has stopped: a few in each turn, since each has input that waits. The rest
-        stays blocked if the next alarm comes before its turn."""
+        """Unblocks publishers that an alarm has stopped: a few in each turn, since each has input that waits. The rest
+        stays blocked if the next alarm comes before."""
         for _ in range(min(len(self.unblocking), UNBLOCKED_MAX)):
             self.unblocking.popleft().connection.unblock()
         if self.unblocking:
@@ -508,7 +509,7 @@ class Node(consensus.Shell):
         if not self.stopped.done():
             self.stopped.set_result(None)
 
-    # -- What the broker asks of its shell -----------------------------------------------------------------------
+    # -- Calls by the broker -------------------------------------------------------------------------------------
 
     def propose(self, command: Command, then: Callable[[Applied], None], patient: bool = False) -> None:
         def on_agreed(applied: Applied) -> None:
@@ -518,11 +519,11 @@ class Node(consensus.Shell):
         self.cluster.propose(command, on_agreed, patient)
 
     def adopt(self, queue: Queue) -> None:
-        """Give a queue what the log holds of it, if it is one from before the start."""
+        """Gives a queue from before the start its messages in the log."""
         state = self.storage.log.queues.get(queue.spec.id)
         if self.storage.log.mirrors.is_mirrored(queue.spec.id):
-            # To the log it is, and as far as is known yet, it is not. `Mirrors.open` finds out, when the node has
-            # caught up, and replaces it. Whoever wants something of it before waits for that.
+            # The log says that it is mirrored, the metadata so far that it is not. `Mirrors.open` decides, when the
+            # node has caught up, and replaces the queue. Requests for it wait until then.
             queue.hold()
         elif state is not None:
             first, last = state.live.first or 0, state.live.last or 0
@@ -601,7 +602,7 @@ class Node(consensus.Shell):
     def on_peer_down(self, peer: str, reason: str) -> None:
         self.cluster.two_nodes.on_losing(peer)
         if not self.cluster.consensus.has_majority_without(peer):
-            self.broker.mirrors.on_majority(False)  # Before a mirror concludes that its master is gone.
+            self.broker.mirrors.on_majority(False)  # Before a mirror decides that its master is down.
         self.pausing.on_down(peer, reason)
         self.cluster.on_down(peer)
         self.member_changes.look_at_all()
@@ -641,7 +642,7 @@ class Node(consensus.Shell):
             self.broker.on_peer_frame(peer, kind, payload)
         self.schedule()
 
-    # -- What the cluster tells ----------------------------------------------------------------------------------
+    # -- Calls by the cluster ------------------------------------------------------------------------------------
 
     def on_applied(self, applied: Applied) -> None:
         self._on_events(applied.events)
@@ -702,13 +703,13 @@ class Node(consensus.Shell):
         ]
 
     async def move(self, queue: Queue, to: str) -> None:
-        """Raises `AdminError`; then the queue is where it was."""
+        """Moves a queue to another node. Raises `AdminError`; then the queue is where it was."""
         await self.maintenance.move(queue, to)
 
-    # -- The end -------------------------------------------------------------------------------------------------
+    # -- Stopping ------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """A controlled stop: clients are told, what is gathered is written."""
+        """Stops in a controlled way: clients are told, and gathered changes are written."""
         self.pausing.end()
         self.samples.stop()
         for timer in (self._ticker, self._watch, self._syncer, self._pacer):
@@ -723,7 +724,7 @@ class Node(consensus.Shell):
             self.broker.mirrors.leave()
             self.broker.mirrors.ha_rules.say_farewell()
             self.peers.flush()
-            for peer in list(self.broker.homes):  # What is out with clients of others comes back, and is marked.
+            for peer in list(self.broker.homes):  # Messages unacknowledged by their clients are requeued.
                 self.broker.on_peer_down(peer)
             self.broker.note_deliveries()  # What was rejected and has no letter yet is out with nobody, but was shown.
             if self.broker.journal is not None:

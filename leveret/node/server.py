@@ -1,17 +1,17 @@
-"""`leveret server`: the life of a node's process.
+"""`leveret server`: the process of a node, and how its app starts and stops.
 
-The process has a door for other nodes and for leveretctl, the cluster port, which stays open while the process lives.
-The *app* behind it (the broker, its part in the consensus, the doors for clients) can be stopped and started on its
+The process has a port for other nodes and for leveretctl, the cluster port, which stays open while the process lives.
+The *app* behind it (the broker, its part in the consensus, the listeners for clients) can be stopped and started on its
 own, as operators of RabbitMQ are used to: `stop_app`, then `reset` or `join_cluster`, then `start_app`.
 
 How the app starts:
 
 - A node with data goes on as the member it was. If its address has changed, it tells the others first.
-- A node without data founds a cluster, or joins one; `discovery` says which.
-- Either way it serves clients only when it has caught up with what the cluster has agreed on.
+- A node without data founds a cluster, or joins one; `leveret.node.cluster.discovery` decides which.
+- Either way it serves clients only when it has caught up with the cluster's metadata.
 
-What an operator asked for while the app was stopped is kept in small files (`JOIN_FILE`, `FORCE_FILE`, and
-`REPLACE_FILE` of `recovering`), so that it holds also if the process is started anew.
+Requests of an operator while the app was stopped are kept in small files (`JOIN_FILE`, `FORCE_FILE`, and `REPLACE_FILE`
+of `leveret.node.cluster.repair`), so that they hold also if the process is started again.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret")
 
-KNOWN_PASSWORD: Final = "guest"  # Which every node has at first.
-RESTART: Final = -1  # No exit code: the process goes on as a new one.
+KNOWN_PASSWORD: Final = "guest"  # The default password of every new node.
+RESTART: Final = -1  # Not an exit code: the process restarts itself.
 FORCE_FILE: Final = "force_boot"
 CALL_S: Final = 5.0
 JOIN_CALL_S: Final = 30.0
@@ -91,27 +91,27 @@ class Server:
     def __init__(self, settings: Settings, world: Environment, cookie: bytes) -> None:
         self.settings = settings
         self.loop = world.loop
-        self.configured = settings  # Without what was changed since: see `control_env`.
+        self.configured = settings  # Without changes made since the start: see `runtime_settings`.
         self.world = world
         self.cookie = cookie
         self.node: Node | None = None
-        self._leaving: Node | None = None  # It is being stopped.
-        self.prepared = False  # The node has caught up, and clients may come.
-        self.spooled = 0  # Messages that it kept for queues of others when it was stopped.
+        self._leaving: Node | None = None  # The node that is being stopped.
+        self.prepared = False  # The node has caught up, and clients may connect.
+        self.spooled = 0  # Messages in the node's spools when it was stopped.
         self.stopped: asyncio.Future[None] = self.loop.create_future()
         self.fatal: str | None = None
         self.can_restart = self.restarting = False
         self.uuid = ""
-        self.cluster_id = bytes(16)  # Of the cluster that the data belongs to; zeros if that is not known.
+        self.cluster_id = bytes(16)  # The id of the cluster that the data belongs to; zeros if that is not known.
         self.peers: Peers | None = None
         self.cluster_port = settings.cluster_listener.port
         self._is_cluster_port_open = False
         self.listeners = Listeners(self)
-        self.management: Management | None = None  # Once somebody has come to its port.
-        self.announce: Callable[[], None] = lambda: None  # Let leveretctl find this node, and the ports it has now.
+        self.management: Management | None = None  # Made at the first connection to its port.
+        self.announce: Callable[[], None] = lambda: None  # Tells leveretctl of this node, and of its present ports.
         self.control = Control(self)
-        self.watch = Watch()  # Started by whoever runs the loop, if its time is real.
-        self.on_recovered: Callable[[], None] = lambda: None  # All that is on disk has been read.
+        self.watch = Watch()  # Started by `serve`, not by simulations, whose time is not real.
+        self.on_recovered: Callable[[], None] = lambda: None  # Called when all that is on disk has been read.
         self.starting: asyncio.Task[None] | None = None
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -124,7 +124,7 @@ class Server:
     # -- Start and stop ------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the cluster port, then start the app. Raises `StartFailed`, and what damaged files raise."""
+        """Opens the cluster port, then starts the app. Raises `StartFailed`, and what damaged files raise."""
         await self._open_cluster_port()
         self.announce()  # A node that waits for others can be asked what it waits for.
         await self.start_app()
@@ -143,7 +143,7 @@ class Server:
             self.stopped.set_result(None)
 
     def request_restart(self) -> bool:
-        """Stop in good order, then begin anew as the same process. False: it is not up to this one."""
+        """Stops in a controlled way, then starts again as the same process. Returns False if this process cannot."""
         if self.can_restart:
             self.restarting = not self.stopped.done() or self.restarting
             self.request_stop()
@@ -157,7 +157,7 @@ class Server:
         options = PeersOptions(
             frame_bytes_max,
             silence_ms=silence_ms,
-            # Whoever wants losses noticed soon wants returns noticed soon; the defaults' proportions.
+            # In the proportions of the defaults: if losses are to be noticed soon, so are returns.
             stable_ms=silence_ms // 8,
             calm_ms=silence_ms * 8,
             unsent_bytes_max=2 * frame_bytes_max,
@@ -178,15 +178,15 @@ class Server:
         self._is_cluster_port_open = True
 
     async def start_app(self) -> None:
-        """As far as clients being served. Raises `StartFailed`."""
+        """Starts the app, and waits until clients are served. Raises `StartFailed`."""
         if self.node is not None or self.starting is not None:
             return
         self.starting = self.loop.create_task(self._start_app())
         try:
             await self.starting
-        except asyncio.CancelledError:  # By `stop_app`: it was asked for.
+        except asyncio.CancelledError:  # Cancelled by `stop_app`.
             await self._end_node()
-        except Exception:  # Whatever it is, half a node must not stay; who wanted it is told.
+        except Exception:  # After any error half a node must not stay; the caller gets the error.
             await self._end_node()
             raise
         finally:
@@ -274,7 +274,7 @@ class Server:
     # -- Becoming a member ---------------------------------------------------------------------------------------
 
     async def _enter(self, me: Member) -> tuple[ConsensusLog, Recovered]:
-        """What this node knows of its cluster; if nothing, it founds one or joins one first."""
+        """Returns this node's consensus log and its contents; without data, founds or joins a cluster first."""
         disk = self.world.disk
         if read_note(self.world.disk, FORCE_FILE) is not None:
             log = ConsensusLog(disk, METADATA)
@@ -373,17 +373,17 @@ class Server:
                 await node.cluster.change_membership(Update(me))
 
     def change_settings(self, settings: Settings) -> None:
-        """They hold until the process ends, for what looks at them from now on."""
+        """Changes settings until the process ends, for all code that reads them from now on."""
         self.settings = settings
         if self.node is not None:
             self.node.change_settings(settings)
         if self.management is not None:
             self.management.gate.loopback_users = settings.loopback_users
 
-    # -- What operators ask --------------------------------------------------------------------------------------
+    # -- Commands of operators -----------------------------------------------------------------------------------
 
     async def join(self, address: tuple[str, int]) -> None:
-        """Forget all data, and join the cluster of that node at the next start of the app."""
+        """Deletes all data, and has the node join the cluster of that address at the next start of the app."""
         self._require_stopped()
         assert self.peers is not None
         hello = await discovery.asking(self._hello)(address)
@@ -400,7 +400,8 @@ class Server:
         write_note(self.world.disk, JOIN_FILE, join_address(*address))
 
     async def reset(self, force: bool = False) -> None:
-        """Leave the cluster, and forget all data. With `force`, do not ask the others; they must forget this node."""
+        """Leaves the cluster, and deletes all data. With `force`, the others are not asked; they must forget this
+        node."""
         self._require_stopped()
         if not force:
             if self.spooled:
@@ -420,7 +421,7 @@ class Server:
         await self._open_cluster_port()
 
     async def _leave(self) -> None:
-        """Have the other members, if there are any, remove this one."""
+        """Asks the other members, if there are any, to remove this one."""
         recovered = ConsensusLog(self.world.disk, METADATA).recover()
         raft = Raft(self.uuid, lambda n: 0, snapshot=recovered.meta, entries=recovered.entries, commit=recovered.commit)
         others = [one for one in raft.membership.members if one.id != self.uuid]
@@ -442,20 +443,20 @@ class Server:
                 raise AdminError(str(error)) from None
 
     async def leave(self, progress: Callable[[str], None]) -> None:
-        """Go for good, after `control_maintenance` has moved queues away and waited for clients: the last of them are
-        sent away, the other nodes remove this one, and it is left without data, its app stopped. Raises `AdminError`;
-        then it is a member, without the queues that had moved by then."""
+        """Leaves the cluster for good, after the command `leave_cluster` has moved queues away and waited for clients:
+        the last clients are disconnected, the other nodes remove this one, and it is left without data, its app
+        stopped. Raises `AdminError`; then it is a member, without the queues that had moved by then."""
         node = self.node
         if node is None or not self.prepared:
             raise AdminError("the app is not running on this node: start it first, or see: leveretctl help reset")
         await node.maintenance.clear_out(progress)
-        # Before its links go: whoever is left is then a smaller cluster, and not the rest of one that must pause.
+        # Before its links end: the others are then a smaller cluster, and not a minority that must pause.
         await node.cluster.leave()
         await self.stop_app()
         await self.reset()
 
     async def force_boot(self) -> None:
-        """At the next start of the app, go on without asking the other members, and without them."""
+        """Has the next start of the app go on without asking the other members, and without them."""
         self._require_stopped()
         write_note(self.world.disk, FORCE_FILE, "yes")
 
@@ -483,7 +484,7 @@ class Server:
 
     def on_frame(self, peer: str, kind: int, payload: bytes) -> None:
         node = self.node
-        if node is None:  # It stops, and the link is being closed; but whoever leads has to hear that another one does.
+        if node is None:  # The node stops and its links are being closed; but it must still learn of a new leader.
             if self._leaving is not None and kind in CONSENSUS_FRAMES:
                 self._leaving.cluster.on_frame(peer, kind, payload)
             return
@@ -508,7 +509,7 @@ class Server:
         if kind == HELLO:
             answer = self._describe()
         elif kind in (JOIN, LEAVE, RENAME, REST):
-            # Of two nodes that stop at the same time, one still agrees that the other does not count.
+            # Of two nodes that stop at the same time, one still makes the other a learner.
             node = self._leaving if kind == REST and self.node is None else self.node if self.prepared else None
             answer = await node.cluster.answer(kind, request) if node is not None else {}
         else:
@@ -527,9 +528,9 @@ class Server:
         }
 
     def managed(self, node: Node) -> Management:
-        """Who answers at the management port."""
+        """Returns the application of the management port."""
         if self.management is None:
-            # Not before somebody comes: a start would pay for code that many nodes never need.
+            # Imported at the first connection: otherwise every start would load code that many nodes never need.
             from leveret.management.app import Management
 
             self.management = Management(self, node)
@@ -540,7 +541,7 @@ class Server:
 
 
 def run(settings: Settings) -> int:
-    """Serve until a signal; the exit code."""
+    """Serves until a signal, and returns the exit code."""
     try:
         logs.set_up(settings)
     except logs.NoLogFile as error:
@@ -573,7 +574,7 @@ def run(settings: Settings) -> int:
 
 
 def _with_cookie(settings: Settings) -> Settings:
-    """Where no cookie is named, the user's is taken that RabbitMQ would use."""
+    """Returns settings with the user's cookie file, which RabbitMQ would use, if no cookie is configured."""
     if settings.cookie_file is not None or settings.cookie is not None:
         return settings
     path = inherited(settings.data_dir, os.path.expanduser("~"))
@@ -584,8 +585,8 @@ def _with_cookie(settings: Settings) -> Settings:
 
 
 def begin_anew() -> NoReturn:
-    """The same command line, in the same folder and environment, as the same process: whoever started it (systemd, a
-    container, `leveret cluster`) need not know. What is installed by now is what runs then."""
+    """Runs the same command line again, in the same folder and environment, as the same process: its parent (systemd, a
+    container, `leveret cluster`) need not know. The version that is installed by now is what runs then."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, sys.orig_argv)
@@ -598,7 +599,7 @@ def _run(settings: Settings) -> int:
 
 
 def raise_file_limit() -> None:
-    """A connection is a descriptor: take as many as the system grants."""
+    """Raises the limit of file descriptors as far as the system allows: each connection needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -643,7 +644,7 @@ async def serve(settings: Settings) -> int:
 
 
 def login_hint(settings: Settings, metadata: Metadata) -> str:
-    """Who can log in to a node that is new; a password is named only if everybody knows it."""
+    """Returns a text about the user that can log in to a new node; a password is named only if everybody knows it."""
     name, password = settings.default_user, settings.default_pass
     user = metadata.users.get(name)
     if user is None or not verify_password(password, user.password_hash, user.hashing):

@@ -1,4 +1,4 @@
-"""The node's disk at work: group commit of messages, and reading back.
+"""Writes messages to the log by group commits, and reads them back.
 
 One commit is under way at a time, in a thread of its own; what changes meanwhile gathers and makes up the next one. So
 the size of a commit follows from the load, and an idle node's commit begins at once.
@@ -6,11 +6,11 @@ the size of a commit follows from the load, and an idle node's commit begins at 
 A publisher with a small window answers each confirm with as many publishes. If the next commit began the moment the
 last one ended, half of the window would always be under way and the other half wait for it. So after a commit that
 confirmed something, the next one lets as many publishes arrive as were confirmed, for as long as the last commit took
-at most, and never more than `GATHER_S_MAX`. Nobody waits who was not waiting for the disk anyway: the first publish of
-an idle node, and one after the other, find the number reached.
+at most, and never more than `GATHER_S_MAX`. Only publishers that wait for the disk anyway wait for this: for the first
+publish of an idle node, or single publishes one after the other, the number is already reached.
 
 A queue's messages must not be confirmed before its declaration is safe. They cannot be: a queue exists here only once
-its declaration is agreed on, thus on the disks of a majority, and on this one (see `cluster`).
+its declaration is committed, thus on the disks of a majority, and on this one (see `leveret.node.cluster.consensus`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret")
 
 LOAD_BYTES: Final = 1 << 20
-PENDING_BYTES_MAX: Final = 16 << 20  # Waiting for the disk, above which publishers wait too.
-BLOCKS_MAX: Final = 512  # Queues whose changes one commit takes.
+PENDING_BYTES_MAX: Final = 16 << 20  # Bytes waiting for the disk above which publishers wait too.
+BLOCKS_MAX: Final = 512  # The most queues whose changes one commit takes.
 GATHER_S_MAX: Final = 0.0004
 RETRY_S: Final = 1.0
 DRAIN_S: Final = 10.0
@@ -59,7 +59,7 @@ class Storage:
         self.disk = world.disk
         self.log = log
         self.mirrors = MirrorStore(log.mirrors)
-        self.on_turn = on_turn  # Something became durable or readable: have a turn.
+        self.on_turn = on_turn  # Called when something became durable or readable, so that there is a turn.
         self.on_full = on_full  # The disk has no space (True), or has again.
         self.on_fatal = on_fatal
         self.writer = world.worker("leveret-writer")
@@ -70,9 +70,9 @@ class Storage:
         self.retrying = False
         self.began = 0.0  # When the last commit was begun.
         self.commits = 0
-        self.commits_s = 0.0  # That they have taken.
-        self.gather_for = 0  # How many publishes there should be before the next one begins,
-        self.gather_until = 0.0  # unless it is as late as this.
+        self.commits_s = 0.0  # The time that all commits have taken.
+        self.gather_for = 0  # The next commit waits until so many publishes have arrived.
+        self.gather_until = 0.0  # The next commit does not wait beyond this time.
         self.failed = False
         self.busy_at = self.loop.time()  # When the last commit began.
         self.maintaining = False
@@ -83,17 +83,17 @@ class Storage:
     # -- Writing -------------------------------------------------------------------------------------------------
 
     def is_crowded(self, broker: Broker) -> bool:
-        """Whether too much waits for the disk, taken by the log or not."""
+        """Returns whether too much waits for the disk, in the log's buffers or in queues."""
         return self.log.pending_bytes + broker.unlogged_bytes > PENDING_BYTES_MAX
 
     def should_wait(self, broker: Broker) -> bool:
-        """Whether more publishes are about to arrive that the next commit should hold."""
+        """Returns whether more publishes are about to arrive that the next commit should contain."""
         if not broker.unlogged or self.committing or broker.totals.published >= self.gather_for:
             return False
         return self.world.precise_s() < self.gather_until
 
     def commit(self, broker: Broker) -> None:
-        """Begin a commit, unless one is under way."""
+        """Begins a commit, unless one is under way."""
         if self.committing or self.failed or (self.full and not self.retrying):
             return
         if broker.unlogged or (broker.journal is not None and broker.journal.is_due):
@@ -156,7 +156,7 @@ class Storage:
             self.idle.set_result(None)
 
     async def drained(self, broker: Broker) -> None:
-        """When all that was gathered is written, or cannot be within `DRAIN_S`."""
+        """Waits until all gathered changes are written, for `DRAIN_S` at most."""
         deadline = self.loop.time() + DRAIN_S
         while (self.committing or broker.unlogged) and not (self.full or self.failed):
             self.idle = self.loop.create_future()
@@ -186,7 +186,7 @@ class Storage:
         self.maintain()
 
     def on_confirmed(self, broker: Broker, count: int) -> None:
-        """So many messages are being confirmed: as many may be about to come."""
+        """Called when so many messages are being confirmed: as many publishes may be about to arrive."""
         now = self.world.precise_s()
         self.gather_for = broker.totals.published + count
         self.gather_until = now + min(now - self.began, GATHER_S_MAX)
@@ -204,7 +204,7 @@ class Storage:
                 self.on_full(True)
 
     def _retry(self) -> None:
-        """Try to write again. With the first commit that succeeds, or if there is nothing to write, `full` ends."""
+        """Tries to write again. With the first commit that succeeds, or if there is nothing to write, `full` ends."""
         self.retrying = True
         self.on_turn()
         if not self.committing:
@@ -222,7 +222,7 @@ class Storage:
         self.on_fatal(text)
 
     def forget(self, queue: Queue) -> None:
-        """The queue is deleted: nobody has to wait for its messages to be safe."""
+        """Called when a queue is deleted: its messages need not become safe any more."""
         for key in [key for key in self.in_blocks if key[0] == queue.spec.id]:
             for pending in self.in_blocks.pop(key)[2]:
                 pending.on_safe()
@@ -235,7 +235,7 @@ class Storage:
     # -- Upkeep --------------------------------------------------------------------------------------------------
 
     def maintain(self, idle: bool = False) -> None:
-        """Seal, checkpoint, reclaim: whatever the log finds worth doing, in a thread of its own."""
+        """Seals, checkpoints and reclaims segments, as the log finds necessary, in a thread of its own."""
         if self.maintaining or self.failed:
             return
         job = self.log.maintenance(idle)
@@ -257,13 +257,13 @@ class Storage:
         self.keeper.submit(lambda: job.perform(self.disk), on_done)
 
     def release_spares(self) -> None:
-        """Give up files that are kept only to be written over: space is short, or nothing is being written."""
+        """Deletes files that are kept only to be written over, when space is short, or nothing is being written."""
         if self.log.spares:
             self.log.upkeep.release_spares()
             self.maintain()
 
     def release_memory(self, then: Callable[[], None]) -> None:
-        """Let the system have what was freed, in the keeper's thread: for gigabytes it takes a second."""
+        """Returns freed memory to the system, in a thread: for gigabytes it takes a second."""
         if self.releasing:
             return
         self.releasing = True
@@ -281,7 +281,7 @@ class Storage:
     def load(self, queue: Queue, gap: Gap, then: Callable[[], None]) -> None:
         def on_read(runs: list[Run] | None, following: int) -> None:
             if runs is None:
-                # The queue stands still before what cannot be read; all others go on. Skipping would lose messages.
+                # The queue stops at messages that cannot be read; all others go on. Skipping would lose messages.
                 logger.error("%s stands still, its messages cannot be read back", queue)
                 return
             queue.on_loaded(gap, runs, following)
@@ -292,7 +292,7 @@ class Storage:
     def read_range(
         self, queue: int, first: int, last: int, bytes_max: int, then: Callable[[list[Run] | None, int], None]
     ) -> None:
-        """Read messages by their numbers: see `Host`."""
+        """Reads messages by their numbers: see `Host`."""
         load = self.log.load(queue, first, last, bytes_max)
 
         def answer(runs: list[Run] | None, following: int) -> None:
@@ -315,7 +315,7 @@ class Storage:
         self.reader.submit(lambda: load.perform(self.disk), on_done)
 
     def read_kind(self, queue: Queue, number: int, then: Callable[[int], None]) -> None:
-        """Of what kind a message is."""
+        """Reads the kind of a message."""
         load = self.log.load(queue.spec.id, number, number, 1)
         if load is None:
             return
@@ -333,7 +333,7 @@ class Storage:
         self.reader.submit(lambda: load.perform(self.disk), on_done)
 
     def read(self, wanted: Loading, then: Callable[[bool], None]) -> None:
-        """Read messages for mirrors."""
+        """Reads messages for mirrors."""
         job: Any = wanted
 
         def on_done(error: Exception | None) -> None:

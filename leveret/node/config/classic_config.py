@@ -1,7 +1,7 @@
-"""A `rabbitmq.config` of the classic format, Erlang terms, told again as the lines that `rabbitmq.conf` has for it.
+"""Translates a `rabbitmq.config` of the classic format, Erlang terms, into lines of `rabbitmq.conf`.
 
 Such a file is not used: half of what it can say has no meaning outside of Erlang, and to use the rest silently would be
-worse. But whoever has one is told what to write instead, as far as it is known.
+worse. But its owner is told what to write instead, as far as it is known.
 
     [{rabbit, [{tcp_listeners, [5672]}, {cluster_partition_handling, autoheal}]}].
     listeners.tcp.1 = 5672
@@ -34,12 +34,12 @@ class Pair(tuple[Any, ...]):
 
 
 def is_classic(text: str) -> bool:
-    """Whether a file holds Erlang terms: its first character that is no comment's opens a list."""
+    """Returns whether a file holds Erlang terms: its first character outside of comments opens a list."""
     return re.match(r"(?:\s+|%[^\n]*\n)*\[", text) is not None
 
 
 def parse(text: str) -> Any:
-    """Raises BadTerms."""
+    """Parses Erlang terms. Raises BadTerms."""
     tokens = _tokens(text)
     term = _term(tokens, next(tokens), 0)
     return term
@@ -99,7 +99,7 @@ _APPLICATIONS: Final = {
 
 
 def translated(text: str) -> tuple[list[str], list[str]]:
-    """Lines for `rabbitmq.conf`, and the names of what has no line. Raises BadTerms."""
+    """Returns lines for `rabbitmq.conf`, and the names of settings that have none. Raises BadTerms."""
     lines: list[str] = []
     unknown: list[str] = []
     terms = parse(text)

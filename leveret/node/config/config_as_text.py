@@ -1,8 +1,8 @@
-"""Settings as the lines of a configuration file: what is printed here can be pasted back, and comes to the same.
+"""Writes settings as the lines of a configuration file, which give the same settings when they are read.
 
 Two kinds of lines are left out, as neither says anything: settings that have no value (a buffer size that is the
-system's), and those that another setting makes pointless (the rotation of a log file where there is none), of which a
-file that has them is warned about. Secrets are shown as comments.
+system's), and those that another setting makes pointless (the rotation of a log file where there is none), for which
+a file that has them gets a warning. Secrets are shown as comments.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from leveret.node.config.settings import DEFAULT_CLUSTER_PORT, Discovery, Listen
 
 SECRET: Final = "********"
 SECRETS: Final = ("default_pass", "cookie")
-TICKS_PER_S: Final = 50  # What a throughput is divided by: see `config`.
+TICKS_PER_S: Final = 50  # A throughput per second is divided by this: see `load`.
 _KEYS: Final = {rule.field: key for key, rule in USED.items() if rule.field}
 _SECONDS: Final = ("net_ticktime",)  # Kept in milliseconds, written in seconds.
 
@@ -27,12 +27,13 @@ Pairs = Iterator[tuple[str, str]]
 
 
 def pairs(settings: Settings) -> dict[str, str]:
-    """By key: the value in a file, with quotes where they are needed; of a secret `SECRET`."""
+    """Returns by key the value in a file, with quotes where they are needed; for a secret `SECRET`."""
     return {key: text if text == SECRET else quoted(text) for key, text in _all(settings)}
 
 
 def quoted(text: str) -> str:
-    """As a file has it. What has single quotes in it cannot be quoted, and is left as it is."""
+    """Returns a value as it is written in a file. One with single quotes in it cannot be quoted, and is left as it
+    is."""
     plain = text and "#" not in text and text == text.strip() and not text.startswith("'")
     return text if plain or "'" in text else f"'{text}'"
 
@@ -78,7 +79,7 @@ def _listeners(group: str) -> Any:
 
 
 def _web(prefix: str, absent: str = "") -> Any:
-    """A port of the management plugin's kind, with its address."""
+    """Returns a function that yields the lines of a port of the management plugin's kind, with its address."""
 
     def of(settings: Settings, value: tuple[Listener, ...]) -> Pairs:
         for one in value:
@@ -92,7 +93,8 @@ def _web(prefix: str, absent: str = "") -> Any:
 
 
 def _prometheus(settings: Settings, value: tuple[Listener, ...]) -> Pairs:
-    """Where nobody has named the port it follows from AMQP's, and to name it would make it wanted."""
+    """Yields the lines of the Prometheus port, if it was configured. Otherwise it follows from AMQP's port, and a line
+    would make it an error not to get it."""
     return _web("prometheus.tcp", "none")(settings, value) if settings.prometheus_is_wanted else iter(())
 
 
@@ -214,7 +216,7 @@ def _levels(settings: Settings, value: Mapping[str, str]) -> Pairs:
 
 
 def _one(key: str) -> Any:
-    """Of two keys for one thing, the one that was chosen."""
+    """Returns a function that yields, of two keys for one setting, the one that was chosen."""
 
     def of(settings: Settings, value: Any) -> Pairs:
         if value is not None:

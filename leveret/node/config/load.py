@@ -1,18 +1,18 @@
-"""From what a person wrote to `Settings`.
+"""Reads `Settings` from the command line, the environment and configuration files.
 
     command line  >  LEVERET_*  >  RABBITMQ_*  >  configuration file  >  default
 
-Every source is first turned into `Given`s, one for each value, which remember where they stood. Then all are judged by
-`schema`, those too that a stronger source overrides: a slip in a file must not lie in wait until a variable is unset.
-All problems are gathered and reported together, so that a file is repaired in one go.
+Every source is first turned into `Given`s, one for each value, which remember where they were written. Then all are
+checked by `schema`, also those that a stronger source overrides: a mistake in a file must not stay hidden until a
+variable is unset. All problems are collected and reported together, so that a file is repaired in one go.
 
 The file has RabbitMQ's form, read as RabbitMQ reads it: `key = value` a line, `#` begins a comment (within a value too,
 unless the value stands in single quotes), and of a key given twice the last one holds. The last two have lost people a
-password or an hour, so both are warned about.
+password or an hour, so there are warnings for both.
 
 An address that RabbitMQ's names give without a host (`listeners.tcp.default = 5672`, RABBITMQ_NODE_PORT) means every
-interface, as there. What our own names give (`--port`, `port`, no word at all) means 127.0.0.1: a broker that someone
-just tries out is not open to the network. Other nodes are met at the same host as clients, 20000 ports further on.
+interface, as there. Our own names (`--port`, `port`, or no setting at all) mean 127.0.0.1: a broker that someone just
+tries out is not open to the network. The cluster port is at the same host as that for clients, 20000 ports further on.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Given(NamedTuple):
 
 
 class ConfigError(Exception):
-    """The configuration does not hold; `problems` has a line for each reason."""
+    """The configuration is wrong; `problems` has a line for each reason."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -80,9 +80,9 @@ class Loaded:
 
 
 def load(given: Iterable[Given], environ: Mapping[str, str], config_file: str | None = None) -> Loaded:
-    """The settings that hold, from the command line's `given`, the environment, and the file either names.
+    """Returns the settings from the command line's `given`, the environment, and the file that either names.
 
-    Raises ConfigError with all that is wrong.
+    Raises ConfigError with all problems.
     """
     reading = _Reading()
     gathered = list(given)
@@ -105,7 +105,7 @@ class _Chosen(NamedTuple):
 
 
 class _Reading:
-    """One reading of all sources: gathers what is wrong and what holds."""
+    """One reading of all sources: collects problems, warnings and values."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -167,7 +167,7 @@ class _Reading:
         return Given(key, bare.strip(), FILE, where)
 
     def config_files(self, named: str | None, environ: Mapping[str, str]) -> list[str]:
-        """The files to read, the strongest last; only one place that names files counts."""
+        """Returns the files to read, the strongest last; only one place that names files counts."""
         if named is not None:
             return [named]
         if environ.get("LEVERET_CONFIG"):
@@ -225,10 +225,10 @@ class _Reading:
             self.problems.append(f"RABBITMQ_ADVANCED_CONFIG_FILE = {path}: not supported: it holds Erlang terms")
         return found
 
-    # Judging
+    # Checking values
 
     def judge(self, gathered: Sequence[Given]) -> None:
-        """Find the rule for each value, read it, and keep the strongest."""
+        """Finds the rule for each value, reads it, and keeps the strongest."""
         groups: dict[str, int] = {}
         read: list[tuple[Given, str, object]] = []
         for given in gathered:
@@ -282,7 +282,8 @@ class _Reading:
         return self.chosen[key].given.rank if key in self.chosen else DEFAULT
 
     def below(self, group: str) -> list[tuple[str, Any, int]]:
-        """What stands for `$` in a group, the value, and its rank, in the order of the names (2 before 10)."""
+        """Returns for each key of a group the word in place of `$`, the value, and its rank, in the order of the words
+        (2 before 10)."""
         prefix = group + "."
         found = [
             (key[len(prefix) :].replace("\\.", "."), chosen.value, chosen.given.rank)
@@ -382,7 +383,8 @@ class _Reading:
         return Listener(host, own if own is not None else port and port + CLUSTER_PORT_OFFSET)
 
     def _cluster_host(self, name: str, fields: Mapping[str, Any]) -> str:
-        """Where a node listens at every interface, its name has the host under which others know it, as in RabbitMQ."""
+        """Returns the host at which other nodes reach this one. If it listens at every interface, that is the host in
+        its name, as in RabbitMQ."""
         advertised: str | None = self.value("cluster.advertised_host", None)
         listens: str = advertised or fields["cluster_listener"].host
         if listens not in ("", "0.0.0.0", "::"):
@@ -396,7 +398,7 @@ class _Reading:
         return host
 
     def _cluster_tls(self) -> TlsOptions | None:
-        """Both ends of a link show a certificate, so all three files are needed."""
+        """Returns the TLS options of links. Both ends of a link show a certificate, so all three files are needed."""
         prefix = "cluster.ssl_options."
         if not any(key.startswith(prefix) for key in self.chosen):
             return None
@@ -454,7 +456,7 @@ class _Reading:
             return partition_handling.DEFAULT
 
     def _mirroring(self) -> Defaults:
-        """What holds for queues without a policy of their own: one of four ways to say it."""
+        """Returns the defaults for queues without a policy of their own, which can be configured in four ways."""
         prefix = "mirroring.default_policy"
         definition: dict[str, Json] = {}
         for word, text, _ in self.below(prefix):
@@ -541,7 +543,7 @@ class _Reading:
             self.problems.append("initial_frame_max is larger than frame_max")
 
     def _warn_of_idle(self, fields: Mapping[str, Any]) -> None:
-        """A value that holds, but that another one makes pointless."""
+        """Warns of values that another value makes pointless."""
         found: Discovery | None = fields["discovery"]
         joins = bool(fields.get("join"))
         nobody = found is None and not joins and "no other node is named"
@@ -569,7 +571,7 @@ class _Reading:
 
 
 def _of_terms(path: str, text: str) -> str:
-    """What to do with a file of Erlang terms."""
+    """Returns the problem for a file of Erlang terms, with what to write instead."""
     from leveret.node.config import classic_config
 
     told = f"{path}: holds Erlang terms, the classic format, which is not read; rabbitmq.conf has lines of key = value"
@@ -632,7 +634,7 @@ _KEYS = tuple(key.replace("$", "NAME") for key in schema.RULES)
 
 
 def _key_of_variable(name: str) -> str | None:
-    """The key that LEVERET_<KEY> gives; the free word of `listeners.tcp.$` keeps its case unless it is all upper."""
+    """Returns the key for LEVERET_<KEY>; the free word of `listeners.tcp.$` keeps its case unless it is all upper."""
     if name in _VARIABLES and not name.endswith("$"):
         return _VARIABLES[name]
     for variable, key in _VARIABLES.items():

@@ -1,13 +1,13 @@
-"""Where the management port is, from what a person wrote.
+"""Reads the settings of the management port.
 
 As for AMQP, RabbitMQ's name for it (`management.tcp.port`) without an address means every interface, and ours
-(`--management-port`) means the host at which clients are met. Where nothing is said, it is the port for AMQP plus
-10000, RabbitMQ's 15672; unless there is one with TLS, which then is the only one. `none` switches it off, and 0 lets
-the system choose, as with every port.
+(`--management-port`) means the host of the AMQP listener. Without a setting it is the port for AMQP plus 10000,
+RabbitMQ's 15672; unless there is one with TLS, which then is the only one. `none` switches it off, and 0 lets the
+system choose, as with every port.
 
 Metrics for Prometheus have a port of their own besides, without credentials as in RabbitMQ: `prometheus.tcp.port`.
-Where nothing is said, it is the port for AMQP plus 10020, RabbitMQ's 15692, if there is a management port and the one
-for AMQP was chosen by a person; if somebody else has that one, the node does without.
+Without a setting it is the port for AMQP plus 10020, RabbitMQ's 15692, if there is a management port and the one for
+AMQP was configured; if another process has that port, the node does without.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ METRICS: Final = "prometheus.tcp."
 
 
 def read_management(reading: _Reading, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of `Settings`."""
+    """Returns fields of `Settings`."""
     clients: tuple[Listener, ...] = (*fields["tcp_listeners"], *fields["ssl_listeners"])
     tls_port: int | None = reading.value(SSL + "port", None)
     tls = () if tls_port is None else (Listener(reading.value(SSL + "ip", ""), tls_port),)
@@ -83,7 +83,7 @@ def _prometheus(reading: _Reading, clients: tuple[Listener, ...], has_management
 
 
 def _tls_options(reading: _Reading, needed: bool) -> TlsOptions | None:
-    """What is not said of certificates is as for AMQP with TLS."""
+    """Returns the TLS options of the management port. Those that are not set are as for AMQP with TLS."""
 
     def value(name: str, default: Any) -> Any:
         return reading.value(SSL + name, reading.value("ssl_options." + name, default))

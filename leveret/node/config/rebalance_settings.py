@@ -1,8 +1,8 @@
-"""When and how a cluster is rebalanced, and what a node is called by, from what a person wrote.
+"""Reads the settings of rebalancing, and the labels of a node.
 
-`cluster_rebalance` is one of four words. `timer`: every so often, by itself. `run`: by itself when a node begins to
-lead the cluster, as it does at a start; then on demand. `on-demand`, as without the key: only when somebody asks for
-it. `appoint`: only queues or nodes that somebody names. The other keys say how, wherever a command does not.
+`cluster_rebalance` is one of four words. `timer`: at intervals, automatically. `run`: automatically when a node begins
+to lead the cluster, as it does at a start; then on demand. `on-demand`, which is the default: only by a command.
+`appoint`: only by a command that names queues or nodes. The other keys are defaults for what a command does not say.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LABEL: Final = "node.label"
 
 
 def read_rebalance(reading: _Reading) -> dict[str, Any]:
-    """Fields of `Settings`."""
+    """Returns fields of `Settings`."""
     usual = Schedule()
     schedule = Schedule(
         trigger=reading.value(KEY, usual.trigger),

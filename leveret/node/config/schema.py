@@ -1,16 +1,16 @@
-"""The keys of a configuration, and what each may say.
+"""The keys of a configuration, and the values of each.
 
-The names are those of RabbitMQ's `rabbitmq.conf`, and a few of our own. A person who brings the file of a RabbitMQ node
-must be able to trust the start: what is written there either holds, or is said not to. Hence three kinds of keys:
+The names are those of RabbitMQ's `rabbitmq.conf`, and a few of our own. An operator who brings the file of a RabbitMQ
+node must be able to trust the start: a key either has its effect, or the node says that it has none. Hence three kinds:
 
 used         The broker acts on it. `USED` says how a value is read; `FIXED` has keys of which only some values hold
              here, because the broker behaves that one way (`proxy_protocol = false`).
 ignored      RabbitMQ has the key, but the thing it tunes does not exist here (an Erlang collector, a lock).
              Nobody is deceived if it has no effect, so the node starts and warns.
-unsupported  RabbitMQ has the key, and whoever sets it counts on what it does: a listener, a login, a cluster, a limit.
-             The node does not start.
+unsupported  RabbitMQ has the key, and an operator who sets it relies on its effect: a listener, a login, a cluster, a
+             limit. The node does not start.
 
-All others are unknown, most likely a slip of the pen, and the node does not start either.
+All others are unknown, most likely a typing error, and the node does not start either.
 
 A key ends in `$` where the last word is free to choose (`listeners.tcp.$`), and in `*` where a whole branch is meant.
 Keys that together give one value (`auth_mechanisms.1`, `auth_mechanisms.2`) belong to a group: the strongest source
@@ -154,7 +154,7 @@ def one_of(*values: str) -> Callable[[str], str]:
 
 
 def partly(holds: Sequence[str], known: Sequence[str]) -> Callable[[str], str]:
-    """One of `holds`; those of `known` are RabbitMQ's and not ours yet."""
+    """Returns a parser for one of `holds`; the values in `known` are RabbitMQ's and not supported yet."""
 
     def parse(text: str) -> str:
         if text in holds:
@@ -211,7 +211,7 @@ def folder(text: str) -> str:
 
 
 def log_file(text: str) -> str | None:
-    """None where the log goes into no file; a relative name lies in `log.dir`."""
+    """Returns the name of the log file; None without one. A relative name is in `log.dir`."""
     if text == "false":
         return None
     if text and text != "true" and not text.endswith("/"):
@@ -250,7 +250,7 @@ def host(text: str) -> str:
 
 
 def listener(text: str) -> Listener | None:
-    """`none`, a port on every interface, HOST:PORT, or [IPV6]:PORT."""
+    """Parses `none`, a port on every interface, HOST:PORT, or [IPV6]:PORT."""
     if text == "none":
         return None
     address, colon, number = text.rpartition(":")
@@ -273,7 +273,7 @@ def cluster_listener(text: str) -> Listener:
 
 
 def cluster_address(text: str) -> tuple[str, int]:
-    """HOST, HOST:PORT, [IPV6] or [IPV6]:PORT of a node, its name in front if one likes."""
+    """Parses HOST, HOST:PORT, [IPV6] or [IPV6]:PORT of a node, optionally with its name in front."""
     _, _, address = text.rpartition("@")
     try:
         if re.fullmatch(r"\[[^]]*\]|[^]:]*", address):
@@ -304,7 +304,7 @@ def listed_node(text: str) -> ListedNode:
 
 
 def seconds_as_ms(low_ms: int, high_ms: int) -> Callable[[str], int]:
-    """A bare number is seconds."""
+    """Returns a parser for a time, in which a bare number is seconds."""
     read = milliseconds(low_ms, high_ms)
 
     def parse(text: str) -> int:
@@ -318,7 +318,7 @@ def seconds_as_ms(low_ms: int, high_ms: int) -> Callable[[str], int]:
 
 
 def discovery_backend(text: str) -> str:
-    """RabbitMQ knows each by a short name and by its module's."""
+    """Parses a backend of peer discovery, which RabbitMQ knows by a short name and by its module's."""
     short = text.removeprefix("rabbit_peer_discovery_")
     if short in ("classic_config", "dns"):
         return short
@@ -334,7 +334,7 @@ def disc_node(text: str) -> str:
 
 
 def copies(text: str) -> tuple[str, ...]:
-    """Names with commas between; none at all is a list too."""
+    """Parses names with commas between; an empty list is allowed."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(","))) if text.strip() else ()
     if not all(names) or len({"@" in name for name in names}) > 1:
         raise NotAllowed("names of queues, or names of nodes (such as leveret@localhost), with commas between")
@@ -348,7 +348,7 @@ def journal_mode(text: str) -> str:
 
 
 def default_policy(name: str, text: str) -> Json:
-    """A key of a policy, in the form that a configuration file can have it."""
+    """Parses the value of a policy's key, in the form of a configuration file."""
     if name == "ha-params":
         return int(text) if text.isascii() and text.isdecimal() else [one.strip() for one in text.split(",")]
     if name == "ha-sync-batch-size":
@@ -365,7 +365,7 @@ def default_policy(name: str, text: str) -> Json:
 
 
 def rotation_date(text: str) -> str:
-    """`$D0`: each day at midnight; see `leveret.node.system.logs`."""
+    """Parses a time of rotation. `$D0`: each day at midnight; see `leveret.node.system.logs`."""
     if text == "" or ROTATION_DATE.fullmatch(text):
         return text
     raise NotAllowed("$H, $H30, $D0 (day and hour), $W0D23 (weekday, 0 is Sunday, and hour) or $M1D0 (day of month)")
@@ -700,7 +700,8 @@ class Found(NamedTuple):
 
 
 def find(key: str) -> Found | None:
-    """The rule for a key as a person wrote it. The nearer name wins: itself, then `$`, then the longest branch."""
+    """Returns the rule for a key as it was written: that of the key itself, else with `$`, else of the longest
+    branch."""
     if key in RULES and key[-1] not in "$*":
         return Found(key, RULES[key], "")
     # RabbitMQ writes a dot within a word as "\.".

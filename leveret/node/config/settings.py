@@ -1,8 +1,7 @@
-"""What one node is told: every setting the broker acts on, with its type and its default.
+"""The settings of a node: every setting that the broker uses, with its type and its default.
 
-A field is here only if the broker uses it; a setting nobody reads would be a promise nobody keeps. How a field is named
-in a configuration file and in the environment, and which values it takes, is in `schema`; where its value came from is
-decided in `config`.
+A field is here only if the broker uses it. Its name in a configuration file and in the environment, and its values, are
+in `schema`; `load` decides which source gives its value.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from leveret.metadata.rebalancing import Schedule
 from leveret.metadata.rules.ha_policy import Defaults
 from leveret.metadata.rules.partition_handling import PartitionHandling
 
-TICK_MS = 20  # Raft counts time in these; rates per second are divided by them.
+TICK_MS = 20  # The length of a tick of Raft; rates per second are converted to ticks.
 KIB = 1 << 10
 MIB = 1 << 20
 
@@ -48,13 +47,13 @@ LOG_CATEGORIES = ("default", "connection", "channel", "queue", "mirroring", "clu
 
 
 def log_levels(given: Mapping[str, str]) -> Mapping[str, str]:
-    """A level for each category: those not given follow `default`, and that is `info`."""
+    """Returns a level for each category: those not given have that of `default`, which is `info` if not given."""
     default = given.get("default", "info")
     return MappingProxyType({category: given.get(category, default) for category in LOG_CATEGORIES})
 
 
 class LogForm(NamedTuple):
-    """How the lines of one output look: `log.console.formatter.*`, `log.file.formatter.*`."""
+    """The format of the lines of one output: `log.console.formatter.*`, `log.file.formatter.*`."""
 
     json: bool = False
     time: str = "rfc3339_space"
@@ -64,7 +63,7 @@ class LogForm(NamedTuple):
 
 @dataclass(frozen=True)
 class Rotation:
-    """When a log file is set aside, and how many of these are kept: `log.file.rotation.*`."""
+    """The rotation of a log file, and how many old files are kept: `log.file.rotation.*`."""
 
     date: str = ""  # `$D0`, ...; "" is never
     size: int = 0  # bytes; 0 is never
@@ -89,7 +88,7 @@ DEFAULT_CLUSTER_LISTENER = Listener(DEFAULT_HOST, DEFAULT_CLUSTER_PORT)
 
 @dataclass(frozen=True, kw_only=True)
 class TlsOptions:
-    """What `ssl_options.*` says. Certificate and key are always there; `config` refuses a TLS listener without."""
+    """The options `ssl_options.*`. Certificate and key are always there; `load` refuses a TLS listener without."""
 
     certfile: str
     keyfile: str
@@ -110,12 +109,12 @@ class ListedNode(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Discovery:
-    """Where a node without data looks for others; how it decides is in `leveret.node.cluster.discovery`."""
+    """The peer discovery of a node without data; how it decides is in `leveret.node.cluster.discovery`."""
 
     backend: Literal["classic_config", "dns"]
     nodes: tuple[ListedNode, ...] = ()  # of classic_config
     hostname: str = ""  # of dns
-    # So many nodes, this one included, must have been spoken with before one of them founds the cluster.
+    # So many nodes, this one included, must have answered before one of them founds the cluster.
     founders: int
 
 
@@ -123,7 +122,7 @@ class Discovery:
 class Settings:
     """Effective settings of one node. Sizes are bytes, times end in their unit; None means "no limit"."""
 
-    # Who the node is
+    # The node's identity
     node_name: str = DEFAULT_NODE_NAME
     data_dir: str
     config_files: tuple[str, ...] = ()  # that were read
@@ -149,14 +148,14 @@ class Settings:
     management_body_bytes_max: int = 10 * MIB
     management_request_ms: int = 30_000  # from the first byte of a request to its last
     management_idle_ms: int = 60_000
-    management_origins: tuple[str, ...] = ()  # pages that may look in from elsewhere, or *
-    management_cors_s: int = 1_800  # for how long browsers remember what was said of that
-    statistics_interval_ms: int = 5_000  # between two samples of what is counted
+    management_origins: tuple[str, ...] = ()  # origins of other pages that may use the API (CORS), or *
+    management_cors_s: int = 1_800  # for how long browsers remember that
+    statistics_interval_ms: int = 5_000  # between two samples of the counters
 
     # Metrics for Prometheus, on a port of their own
     prometheus_listeners: tuple[Listener, ...] = ()
-    prometheus_is_wanted: bool = False  # Somebody has named the port: not to get it is an error.
-    prometheus_per_object: bool = False  # /metrics tells of each object, as /metrics/per-object does.
+    prometheus_is_wanted: bool = False  # The port is configured: not to get it is an error.
+    prometheus_per_object: bool = False  # /metrics has each object, as /metrics/per-object does.
 
     # The cluster
     cluster_listener: Listener = DEFAULT_CLUSTER_LISTENER
@@ -175,21 +174,21 @@ class Settings:
 
     trusts_refusals: bool = False  # A refused connection proves that a node does not run: see `two_nodes`.
 
-    # Partitions, until leveretctl says otherwise
+    # Partitions, until leveretctl sets another strategy
     partition_handling: PartitionHandling = field(default_factory=PartitionHandling)
     spool_max_bytes: int = 1024 * MIB  # of publishes for queues that cannot be reached
 
     # Mirrored queues
     mirroring: Defaults = field(default_factory=Defaults)
 
-    # Which node leads what
+    # Rebalancing of masters
     rebalance: Schedule = field(default_factory=Schedule)
-    node_capacity: float = 1.0  # beside other nodes
+    node_capacity: float = 1.0  # relative to other nodes
     node_labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     # The event journal
-    journal_default: str = "off"  # for queues of which no policy says anything
-    journal_max_bytes: int = 256 * MIB  # the oldest goes
+    journal_default: str = "off"  # for queues without a policy about it
+    journal_max_bytes: int = 256 * MIB  # above it the oldest events are deleted
 
     # Limits of a connection
     handshake_timeout_ms: int | None = 10_000
@@ -203,7 +202,7 @@ class Settings:
     max_message_size: int = 128 * MIB
     consumer_timeout_ms: int | None = 1_800_000
 
-    # Who may come in
+    # Authentication
     auth_mechanisms: tuple[Literal["PLAIN", "AMQPLAIN", "EXTERNAL"], ...] = ("PLAIN", "AMQPLAIN")
     ssl_cert_login_from: Literal["distinguished_name", "common_name"] = "distinguished_name"
     loopback_users: frozenset[str] = frozenset({"guest"})
@@ -230,7 +229,7 @@ class Settings:
     segment_bytes: int = 64 * MIB
     content_cache_bytes: int = 64 * MIB
 
-    # What is written for people
+    # The node's log
     log_console: bool = True
     log_console_level: str = "debug"  # lets through all that its category lets through
     log_console_stdio: Literal["stdout", "stderr"] = "stderr"
@@ -242,13 +241,13 @@ class Settings:
     log_levels: Mapping[str, str] = field(default_factory=lambda: log_levels({}))  # one for each category
 
     def memory_limit_bytes(self, total_bytes: int) -> int:
-        """From how much used memory on publishers are blocked, on a machine with `total_bytes`."""
+        """Returns the used memory above which publishers are blocked, on a machine with `total_bytes`."""
         return _limit(
             self.memory_watermark_relative, self.memory_watermark_absolute, self.total_memory_override or total_bytes
         )
 
     def disk_limit_bytes(self, total_bytes: int) -> int:
-        """Below how much free disk publishers are blocked, on a machine with `total_bytes` of memory."""
+        """Returns the free disk space below which publishers are blocked, on a machine with `total_bytes` of memory."""
         return _limit(self.disk_free_relative, self.disk_free_absolute, self.total_memory_override or total_bytes)
 
 

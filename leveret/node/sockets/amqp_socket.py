@@ -1,19 +1,19 @@
-"""A client's socket: moves bytes between the transport and the connection machine, and says when to stop reading.
+"""A client's socket: moves bytes between the transport and the AMQP connection, and decides when to stop reading.
 
-Not reading is the only brake on a publisher, and TCP carries it to the other end. There are five reasons for it, each
-with its own end:
+To stop reading is the only way to slow a publisher down; TCP carries it to the other end. There are five reasons for
+it, each with its own end:
 
-- *held*: the connection waits for the answer to what it asked last; or it has published while memory or disk are short
-  (an alarm), was told so with connection.blocked, and waits for the end of the alarm; or publishes to many queues have
-  used up the turn, and it waits for one of the next.
+- *held*: the connection waits for the answer to its last request; or it has published during a memory or disk alarm,
+  was sent connection.blocked, and waits for the end of the alarm; or publishes to many queues have used up the turn,
+  and it waits for one of the next.
 - *paced*: it fills a queue faster than the consumers there empty it. It may go on when the queue is down to half, or
-  after a short while in any case, since consumers that do not move are no reason to stop a publisher for ever.
+  after a short while in any case, since stuck consumers are no reason to stop a publisher for ever.
 - *behind*: too much waits for the disk.
 - *away*: it publishes to a queue of another node, which takes no more for now.
-- *deaf*: it does not read the answers (messages got and returned, confirms) to what it goes on to ask.
+- *deaf*: it does not read the answers (messages got and returned, confirms) to its requests, and sends more.
 
-A consumer that does not read gets no more deliveries above a bound of unsent bytes. That bound is far below the one for
-being deaf, so that a client which writes its acks before it reads on is never kept waiting for itself.
+A consumer that does not read gets no more deliveries above a limit of unsent bytes. That limit is far below the one for
+being deaf, so that a client that writes its acks before it reads on never blocks itself.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PACE_S: Final = 0.02
 
 
 class Client(asyncio.Protocol):
-    """One accepted connection."""
+    """The socket of one accepted AMQP connection."""
 
     __slots__ = ("closing_at", "connection", "node", "paused", "timer", "transport")
 
@@ -57,7 +57,7 @@ class Client(asyncio.Protocol):
         self.closing_at: float | None = None
         self.timer: asyncio.TimerHandle | None = None
 
-    # -- The transport's calls -----------------------------------------------------------------------------------
+    # -- Calls by the transport ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -78,7 +78,7 @@ class Client(asyncio.Protocol):
         node.set_clock()
         try:
             connection.receive(data)
-        except Exception:  # A fault of ours must cost this client only, and be seen.
+        except Exception:  # A bug must affect this client only, and be logged.
             logger.exception("connection %s: internal error", connection.describe())
             connection.close(541, "")
         if connection.held:
@@ -88,7 +88,7 @@ class Client(asyncio.Protocol):
                 self.pause(PACED)
                 node.paced[self] = queue
                 node.loop.call_later(PACE_S, self._on_paced)
-            elif node.broker.alarm is None:  # Otherwise it is read until it publishes again.
+            elif node.broker.alarm is None:  # During an alarm it is read until it publishes again.
                 self.pause(AWAY)
                 node.away[self] = queue
         if connection.has_published and not connection.closing:
@@ -103,7 +103,7 @@ class Client(asyncio.Protocol):
         connection.output.set_writable(True)
         self.resume(DEAF)
         if connection.closed:
-            self.flush()  # Its last answer first, if that is not written yet.
+            self.flush()  # Writes its last answer, if that is not written yet.
         elif connection.on_room():
             self.node.schedule()
 
@@ -117,7 +117,7 @@ class Client(asyncio.Protocol):
         self.node.on_lost(self)
         self.node.schedule()
 
-    # -- Reading or not ------------------------------------------------------------------------------------------
+    # -- Pausing and resuming reading ----------------------------------------------------------------------------
 
     def pause(self, reason: int) -> None:
         if not self.paused and not self.transport.is_closing():
@@ -146,7 +146,7 @@ class Client(asyncio.Protocol):
     # -- Writing -------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write what the machine has for the client."""
+        """Writes the output of the connection."""
         connection = self.connection
         output = connection.output
         if output.pieces:
@@ -165,13 +165,13 @@ class Client(asyncio.Protocol):
             self._linger()
         elif (connection.closed or connection.closing) and self.closing_at is None:
             self.closing_at = self.node.loop.time()
-            self.resume(~HELD)  # The answer to the close is read, and all before it is overheard.
+            self.resume(~HELD)  # Reads on until the answer to the close; what comes before it is ignored.
         elif output.is_writable and connection.on_room():
             self.node.schedule()
 
     def _linger(self) -> None:
-        """The connection is over and all of its output is written, or nearly: it counts no more, and its socket is left
-        for the client to close."""
+        """Hands the socket of a connection that is over, and has written nearly all of its output, to `lingering`: it
+        is no connection any more, and the client is to close the socket."""
         transport, connection = self.transport, self.connection
         if self.paused and not transport.is_closing():
             transport.resume_reading()
@@ -182,7 +182,7 @@ class Client(asyncio.Protocol):
             self.node.lingerers.add(transport, seconds)
 
     def on_tick(self, now_ms: int) -> None:
-        """Heartbeats, and the end of a client that does not answer a close, or does not read the answer to its own."""
+        """Checks heartbeats, and ends a client that does not answer a close, or does not read the answer to its own."""
         if self.closing_at is not None:
             if self.node.loop.time() - self.closing_at > CLOSE_TIMEOUT_S:
                 self.transport.abort()
@@ -191,7 +191,7 @@ class Client(asyncio.Protocol):
             self.transport.abort()
 
     def evict(self) -> None:
-        """Another one that has not logged in needs the place."""
+        """Ends a connection that has not logged in, because a newer one needs its place."""
         self.transport.abort()
 
     def _on_handshake_timeout(self) -> None:

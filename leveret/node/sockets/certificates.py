@@ -1,4 +1,4 @@
-"""The name in a client's certificate, by which it logs in with the mechanism EXTERNAL; and until when our own hold.
+"""The name in a client's certificate, by which it logs in with the mechanism EXTERNAL; and the end of validity of ours.
 
 `ssl_cert_login_from` says which name that is: the distinguished name, written as RabbitMQ writes it, or the common one.
 Only a certificate that the TLS library has checked has a name here: `ssl.SSLObject` gives none of others.
@@ -39,7 +39,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def login_name(transport: BaseTransport, login_from: LoginFrom) -> str | None:
-    """None: the client has no certificate, none that counts, or none with such a name."""
+    """Returns the user name in a client's certificate; None without a valid certificate, or one with that name."""
     tls = transport.get_extra_info("ssl_object")
     certificate: dict[str, Any] | None = None if tls is None else tls.getpeercert()
     subject: Names = (certificate or {}).get("subject", ())
@@ -49,7 +49,7 @@ def login_name(transport: BaseTransport, login_from: LoginFrom) -> str | None:
 
 
 def distinguished_name(subject: Names) -> str:
-    """`CN=ann,OU=sales,O=shop`: the narrowest first."""
+    """Returns a distinguished name as text, the narrowest part first: `CN=ann,OU=sales,O=shop`."""
     return ",".join(
         "+".join(f"{_SHORT.get(name, name)}={_escaped(value)}" for name, value in group) for group in reversed(subject)
     )
@@ -68,7 +68,7 @@ _VERSION: Final = 0xA0
 
 
 def end_of_validity(pem: str) -> datetime.datetime:
-    """When the first of the certificates in a file ends that will hold no longer. Raises ValueError."""
+    """Returns the earliest end of validity of the certificates in a file. Raises ValueError."""
     found = [_not_after(ssl.PEM_cert_to_DER_cert(one)) for one in _PEM.findall(pem)]
     if not found:
         raise ValueError("there is no certificate in it")
@@ -76,8 +76,9 @@ def end_of_validity(pem: str) -> datetime.datetime:
 
 
 def _not_after(der: bytes) -> datetime.datetime:
-    """The library tells that of a peer's certificate only. So it is taken from where X.509 has it: the certificate is a
-    sequence, its first element another one: (version), serial, algorithm, issuer, validity; and that has two times."""
+    """Returns the end of validity of a certificate. The library tells it for a peer's certificate only, so it is read
+    from the X.509 structure: the certificate is a sequence, whose first element is another one: (version), serial,
+    algorithm, issuer, validity; and validity has two times."""
     try:
         _, at, _ = _element(der, 0)
         _, at, _ = _element(der, at)
@@ -95,7 +96,7 @@ def _not_after(der: bytes) -> datetime.datetime:
 
 
 def _element(der: bytes, at: int) -> tuple[int, int, int]:
-    """Its kind, where its content begins, and where it ends."""
+    """Returns the kind of an element, where its content begins, and where it ends."""
     length, start = der[at + 1], at + 2
     if length & 0x80:
         start += length & 0x7F

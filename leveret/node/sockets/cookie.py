@@ -1,7 +1,7 @@
 """The secret that the nodes of a cluster share.
 
-Who has it is a node: it may read every message and change every user. So a file that others can read is refused, as
-Erlang does, instead of warned about: a warning is read after the cookie was.
+Anybody who has it can act as a node: read every message and change every user. So a file that other users can read is
+refused, as Erlang does; a warning would come too late.
 
 No function here puts the cookie, or a part of it, into an error's text.
 """
@@ -27,7 +27,7 @@ class BadCookie(Exception):
 
 
 def find_cookie(data_dir: str, file: str | None = None, value: str | None = None) -> bytes:
-    """The cookie from the file that was named, else the value that was given, else the data folder's own file.
+    """Returns the cookie from the file that was named, else the value that was given, else the data folder's own file.
 
     The last is made if it is missing. A file that was named is not: a slip in its name would make a node that nobody
     can talk to.
@@ -43,14 +43,14 @@ def find_cookie(data_dir: str, file: str | None = None, value: str | None = None
 
 
 def inherited(data_dir: str, home: str) -> str | None:
-    """The user's `.erlang.cookie`, as RabbitMQ uses it, for a node that has none of its own; None: no such file."""
+    """Returns the user's `.erlang.cookie`, as RabbitMQ uses it, for a node that has none of its own; None without."""
     path = os.path.join(home, ERLANG_FILE)
     return path if os.path.exists(path) and not os.path.exists(os.path.join(data_dir, FILE_NAME)) else None
 
 
 def weakness(cookie: bytes) -> str | None:
-    """What to tell an operator whose cookie can be guessed. Such a cookie still works: clusters have theirs already,
-    and all nodes have to be stopped to change it."""
+    """Returns a warning for an operator whose cookie can be guessed. Such a cookie still works: clusters have theirs
+    already, and all nodes have to be stopped to change it."""
     if len(cookie) >= LENGTH_LEAST:
         return None
     return (
@@ -61,10 +61,10 @@ def weakness(cookie: bytes) -> str | None:
 
 
 def read_cookie(path: str) -> bytes:
-    """What a file holds, without the white space around it."""
+    """Returns the cookie in a file, without the white space around it. Raises BadCookie."""
     try:
         with open(path, "rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)  # Of the file that is read, whatever has the name now.
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)  # Of the open file, whatever has its name now.
             content = file.read(BYTES_MAX + 1)
     except OSError as error:
         raise BadCookie(f"cannot read the cookie file {path}: {error.strerror or error}") from None
@@ -83,7 +83,7 @@ def _checked(content: bytes, what: str) -> bytes:
 
 
 def _make(path: str) -> None:
-    """Under another name first: a node that died in between must not leave an empty cookie behind."""
+    """Writes a new cookie, under another name first: a node that dies meanwhile must not leave an empty cookie."""
     unfinished = f"{path}.new"
     try:
         if os.path.lexists(unfinished):

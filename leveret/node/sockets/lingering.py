@@ -1,4 +1,4 @@
-"""Sockets of clients whose connection is over, until the client closes them.
+"""Keeps the sockets of clients whose connection is over, until the client closes them.
 
 A socket that is closed while bytes of the client are still on their way, or wait unread in the kernel, answers them
 with a reset. The reset can overtake the last answer (`connection.close-ok`, `connection.close`, the protocol header),
@@ -25,17 +25,17 @@ from typing import Final
 
 ASKED_S_MAX: Final = 30.0
 ENDED_S: Final = 3.0
-DISCARDED_BYTES_MAX: Final = 128 << 20  # After the end, from one client.
+DISCARDED_BYTES_MAX: Final = 128 << 20  # What is read and thrown away from one client.
 LINGERING_MAX: Final = 1_000
 
 
 def asked_s(heartbeat_s: int) -> float:
-    """How long a client that asked for the end may take to close its socket."""
+    """Returns how long a client that closed its connection may take to close its socket."""
     return float(heartbeat_s) if 0 < heartbeat_s < ASKED_S_MAX else ASKED_S_MAX
 
 
 class Lingering(asyncio.Protocol):
-    """One socket."""
+    """The socket of one connection that is over."""
 
     __slots__ = ("left_bytes", "lingerers", "timer", "transport")
 
@@ -57,7 +57,7 @@ class Lingering(asyncio.Protocol):
         if self.transport.get_write_buffer_size():
             self.transport.abort()  # The client does not read: a close would wait for it to do so.
         else:
-            self.transport.close()  # With TLS, this says goodbye.
+            self.transport.close()  # With TLS, this sends close_notify.
 
     def connection_lost(self, error: Exception | None) -> None:
         self.timer.cancel()
@@ -72,8 +72,8 @@ class Lingerers:
         self.sockets: dict[Lingering, None] = {}
 
     def add(self, transport: asyncio.Transport, seconds: float | None) -> None:
-        """Take over a socket whose reading is not paused. It is closed by the client, or after so many seconds; None if
-        the broker ended the connection."""
+        """Takes over a socket whose reading is not paused. It is closed by the client, or after so many seconds; None
+        if the broker ended the connection."""
         self.keep(LINGERING_MAX - 1)
         lingering = Lingering(self, transport, ENDED_S if seconds is None else seconds)
         self.sockets[lingering] = None
@@ -82,13 +82,13 @@ class Lingerers:
             transport.write_eof()
 
     def keep(self, count: int) -> None:
-        """Close the oldest of them, so that there are no more than this."""
+        """Closes the oldest of them, so that there are no more than this."""
         while len(self.sockets) > max(count, 0):
             oldest = next(iter(self.sockets))
             del self.sockets[oldest]
             oldest.transport.abort()
 
     def close(self) -> None:
-        """The node stops: what is written still goes out, and nobody is waited for."""
+        """Closes all of them when the node stops: what is written still goes out, and no client is waited for."""
         for lingering in self.sockets:
             lingering.transport.close()

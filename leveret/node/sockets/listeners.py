@@ -1,9 +1,9 @@
-"""The doors of a node: where clients come in, where the management port answers, where Prometheus looks.
+"""The listeners of a node: AMQP, the management port, and Prometheus.
 
-Those for AMQP are shut while the node is paused (`pausing`) or in maintenance (`maintenance`), and opened again at the
-ports they had: a port that the system chose must be found again by clients that know it. The others stay open, so that
-such a node can be asked why.
-A port that somebody else has taken meanwhile is asked for again every second; until then the node says so in its log.
+Those for AMQP are closed while the node is paused (`partition_pause`) or in maintenance (`maintenance`), and opened
+again at the ports they had: clients that know a port that the system chose must find it again. The others stay open, so
+that such a node can be asked why. If another process has taken a port meanwhile, the node tries again every second, and
+says so in its log.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Listeners:
         self.server = server  # Its settings are read whenever something is opened.
         self.loop = server.loop
         self.servers: list[asyncio.Server | TlsServer] = []
-        self.ports: dict[str, int] = {}  # That are open: amqp, amqps, management, management_tls, prometheus.
+        self.ports: dict[str, int] = {}  # The open ports: amqp, amqps, management, management_tls, prometheus.
         self.management_url: str | None = None
         self.management_urls: dict[str, str] = {}  # The first one with TLS (https), and the first without (http).
         self._amqp: list[asyncio.Server | TlsServer] = []  # The servers of the AMQP listeners.
         self._amqp_ports: dict[tuple[bool, int], int] = {}  # Their ports, by TLS or not and by place.
-        self._generation = 0  # Of the doors for AMQP: how often they were shut.
-        self._opened: Node | None = None  # Clients may come to it, unless it is paused or in maintenance.
+        self._generation = 0  # How often the AMQP listeners were closed.
+        self._opened: Node | None = None  # The node that clients may use, unless it is paused or in maintenance.
         self._reopening: asyncio.Task[None] | None = None
         self.entrance = Entrance(self.loop)
 
@@ -58,7 +58,7 @@ class Listeners:
 
     @property
     def is_suspended(self) -> bool:
-        """All listeners are closed, by somebody's wish or because the app does not run."""
+        """True if all listeners are closed, by a command or because the app does not run."""
         return self._opened is None
 
     def close(self) -> None:
@@ -82,13 +82,13 @@ class Listeners:
         await self._open_management(node)
         await self._open_prometheus(node)
         if self.management_url is not None or "prometheus" in self.ports:
-            # In a thread, now: the first who comes would else have the loop wait for the disk and the compiler.
+            # Imported in a thread, now: otherwise the loop would wait for disk and compiler at the first request.
             self.loop.run_in_executor(None, importlib.import_module, "leveret.management.app")
 
     # -- AMQP ----------------------------------------------------------------------------------------------------
 
     async def _open_amqp(self, node: Node) -> bool:
-        """All of them, or none. False: they are to be shut again meanwhile."""
+        """Opens all AMQP listeners, or none. Returns False if they were to be closed again meanwhile."""
         generation, opened = self._generation, []
         try:
             for tls, place, listener in self._amqp_listeners():

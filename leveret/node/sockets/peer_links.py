@@ -5,21 +5,21 @@ timers and dice. What a user of it may rely on:
 
 - `on_up` and `on_down` alternate for each peer. In between, frames sent arrive in order, or `on_down` comes. A frame
   never comes from a peer that is not up, nor from an earlier session.
-- `send` only gathers. All that gathered for a peer leaves in one write when `flush` is called, at the end of a node's
-  turn; whoever has no turns may leave that to the loop.
-- Memory for a peer that reads slowly is bounded twice. Above `unsent_bytes_high` `is_writable` is False, until
-  `on_drained`: who can wait, waits. What cannot wait may still be sent, and above `unsent_bytes_max` the peer is cut
-  off: it is of no use to anyone, and comes back when it can.
+- `send` only gathers. All frames gathered for a peer leave in one write when `flush` is called, at the end of a node's
+  turn; without turns, the event loop does it.
+- Memory for a peer that reads slowly has two limits. Above `unsent_bytes_high` `is_writable` is False, until
+  `on_drained`: senders that can wait should. What cannot wait may still be sent, and above `unsent_bytes_max` the peer
+  is disconnected; it links again when it can.
 
 Dialing: every node dials each member, at once, then after a time that doubles with each failure, of which a random
-part is left out, lest all nodes knock at once on the door of one that comes back. An incoming link shows that the peer
-is there, so it is dialed without waiting any longer.
+part is left out, so that not all nodes dial a node that comes back at the same moment. An incoming link shows that the
+peer is there, so it is dialed without waiting any longer.
 
-Calls (see `wire`) come in at the same port and are answered by `Handler.on_call`.
+Calls (see `peer_socket`) come in at the same port and are answered by `Handler.on_call`.
 
 An unknown caller costs one descriptor and about 2 KiB, for at most `greeting_ms`, and there are at most `unproven_max`
-of them: one more ends the oldest, since who has the cookie is done within milliseconds. With TLS a connection is seen
-here only after TLS's own handshake, so during that only its time is limited.
+of them: one more ends the oldest, since a caller with the cookie is done within milliseconds. With TLS a connection is
+seen here only after TLS's own handshake, so during that only its time is limited.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Respond = Callable[[bytes | Sequence[Buffer]], None]
 
 
 class Address(NamedTuple):
-    """Where a member listens, and which incarnation of it is the member; None: whichever comes."""
+    """The address of a member, and its incarnation; None: any incarnation."""
 
     host: str
     port: int
@@ -68,9 +68,9 @@ class PeerInfo(NamedTuple):
 
 
 class Handler(Protocol):
-    """Who uses the links. Called from the event loop, never from within `send`.
+    """The user of the links. Called from the event loop, never from within `send`.
 
-    What `on_frame` and `on_call` raise costs the connection; the others must not raise.
+    If `on_frame` or `on_call` raise, the connection ends; the others must not raise.
     """
 
     def on_up(self, peer: str, info: PeerInfo) -> None: ...
@@ -78,7 +78,7 @@ class Handler(Protocol):
     def on_frame(self, peer: str, kind: int, payload: bytes) -> None: ...
     def on_drained(self, peer: str) -> None: ...
     def on_call(self, caller: Identity, kind: int, payload: bytes, respond: Respond) -> None:
-        """Answer with `respond`, once, now or later. It does nothing if the caller has gone."""
+        """Answers a call with `respond`, once, now or later. `respond` does nothing if the caller has gone."""
 
 
 class _Member:
@@ -96,7 +96,7 @@ class _Member:
         self.refusal = ""  # what it said when it turned this node away
 
     def uuid(self) -> bytes | None:
-        """Of the incarnation that it is, as far as that is known."""
+        """Returns the id of the member's incarnation, as far as that is known."""
         for wire in self.wires:
             if wire is not None and wire.link.peer is not None:
                 return wire.link.peer.uuid
@@ -137,13 +137,13 @@ class Peers:
         self._dice = dice or random.Random()
         self._random_bytes = random_bytes
         self._link_options = options.of_link()
-        # Callers know nothing of this node's options, and beat as the default wants it.
+        # Callers do not know this node's options, and send heartbeats at the default interval.
         self._caller_silence_ms = max(options.silence_ms, PeersOptions().silence_ms)
         self._detector = FailureDetector(
             DetectorOptions(options.silence_ms, 2 * options.tick_ms(), options.stable_ms, options.calm_ms)
         )
         self._members: dict[str, _Member] = {}
-        self.is_away = False  # The node's app is stopped, and nobody is told that it was removed.
+        self.is_away = False  # The node's app is stopped, so no caller is told that it was removed.
         self._up: dict[str, Wire] = {}  # outgoing
         self._wires: dict[Wire, None] = {}  # all that are open
         self._unproven: Strangers[Wire] = Strangers()
@@ -154,9 +154,9 @@ class Peers:
         self._pending: deque[tuple[_Member, failure_detector.Event]] = deque()  # what the detector wants done
         self._acting = False
         self._complaints = _Complaints()
-        self.compressors: dict[str, Compressor] = {}  # By peer, of whom there are as many as members.
-        self.barred: frozenset[str] = frozenset()  # With whom there are to be no links: a fault that tests can ask for.
-        self.on_nobody_listens: Callable[[str], None] = lambda peer: None  # The host of a member said so.
+        self.compressors: dict[str, Compressor] = {}  # By peer; there are at most as many as members.
+        self.barred: frozenset[str] = frozenset()  # Nodes without links: a partition that tests can ask for.
+        self.on_nobody_listens: Callable[[str], None] = lambda peer: None  # A member's host refused a connection.
         self._server: asyncio.Server | TlsServer | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._closing = False
@@ -165,7 +165,7 @@ class Peers:
     # -- For the node --------------------------------------------------------------------------------------------
 
     async def listen(self, host: str | None, port: int) -> int:
-        """Open the cluster port, and begin to tick; the port that was opened. Raises OSError."""
+        """Opens the cluster port, begins to tick, and returns the port that was opened. Raises OSError."""
         if self._tls is None:
             self._server = await self._loop.create_server(self._accept, host or None, port)
         else:
@@ -175,7 +175,8 @@ class Peers:
         return int(self._server.sockets[0].getsockname()[1])
 
     def set_members(self, members: Mapping[str, Address], why: str = "it is no longer a member of the cluster") -> None:
-        """Who belongs to the cluster. The node itself may be among them. `why`: the others do not any more."""
+        """Sets the members of the cluster; the node itself may be among them. `why`: the reason for which links with
+        others end."""
         for name in [name for name in self._members if name not in members]:
             self._forget(self._members[name], why)
         for name, address in members.items():
@@ -192,23 +193,23 @@ class Peers:
             self._dial_now(member)
 
     def set_cluster(self, cluster: bytes) -> None:
-        """The uuid of the cluster that the node belongs to by now; links from now on say it."""
+        """Sets the uuid of the node's cluster, which new links tell."""
         self.me = self.me._replace(cluster=cluster)
 
     def is_up(self, peer: str) -> bool:
         return peer in self._up
 
     def is_writable(self, peer: str) -> bool:
-        """Whether it is up and keeps up. If not, `on_drained` or `on_down` will come."""
+        """Returns whether the peer is up and reads fast enough. If not, `on_drained` or `on_down` will come."""
         wire = self._up.get(peer)
         return wire is not None and wire.writable
 
     def refused_by(self) -> dict[str, str]:
-        """Members that turned this node away when they were last dialed, and what they said."""
+        """Returns the members that refused this node when they were last dialed, with their reasons."""
         return {member.name: member.refusal for member in self._members.values() if member.refusal}
 
     def retry(self) -> None:
-        """Dial all that are not there now, instead of when it is their turn."""
+        """Dials all members without a link now, instead of when they are due."""
         for member in self._members.values():
             member.failures = 0
             self._dial_now(member)
@@ -218,7 +219,7 @@ class Peers:
         return 0 if wire is None else wire.unsent_bytes()
 
     def send(self, peer: str, kind: int, payload: bytes | Sequence[Buffer]) -> bool:
-        """Gather a frame; False if the peer is not up. See `Link.send`."""
+        """Gathers a frame to be sent. Returns False if the peer is not up. See `Link.send`."""
         wire = self._up.get(peer)
         if wire is None:
             return False
@@ -229,7 +230,7 @@ class Peers:
                 kind, payload = PACKED, packed
         try:
             wire.link.send(kind, payload)
-        except link.TooLarge as error:  # It has another `max_message_size`. That costs this link, and not the node.
+        except link.TooLarge as error:  # The peer has another `max_message_size`. Only this link ends.
             logger.error("the link with %s is given up: %s", peer, error)
             wire.abort()
             return False
@@ -241,17 +242,17 @@ class Peers:
                 self._loop.call_soon(self.flush)
         if wire.link.out_bytes >= FLUSH_BYTES:
             self._write(wire)
-            wire.dirty = True  # It is still among the dirty.
+            wire.dirty = True  # It is still in the list of those to flush.
         return True
 
     def cut(self, peer: str, reason: str) -> None:
-        """End the session with a peer; another one may begin."""
+        """Ends the session with a peer; another one may begin."""
         wire = self._up.get(peer)
         if wire is not None:
             self._loop.call_soon(self._break, wire, reason)
 
     def bar(self, names: frozenset[str]) -> None:
-        """Have no links with these, and links with all others."""
+        """Forbids links with these nodes, and allows links with all others."""
         free, self.barred = self.barred - names, names
         for name in names:
             self.cut(name, "it is barred")
@@ -261,7 +262,7 @@ class Peers:
                 self._dial_now(member)
 
     def flush(self) -> None:
-        """Write what has gathered, once for each peer."""
+        """Writes the gathered frames, once for each peer."""
         self._flush_scheduled = False
         if self._dirty:
             dirty, self._dirty = self._dirty, []
@@ -332,7 +333,7 @@ class Peers:
         return Link(role, self.me, self._cookie, nonce, self._now_ms(), self._link_options)
 
     def _member_of(self, wire: Wire) -> _Member | None:
-        """The member that has this for one of its links, greeted."""
+        """Returns the member of which this is a greeted link."""
         member = self._members.get(wire.peer) if wire.peer is not None else None
         return member if member is not None and member.wires[wire.side] is wire else None
 
@@ -385,7 +386,7 @@ class Peers:
             self._handler.on_drained(wire.peer)
 
     def _on_unusable(self, wire: Wire) -> None:
-        """It was closed, or is about to be: its member must know before anyone tries to send on it."""
+        """Called when a wire was closed, or is about to be: its member must know before anyone sends on it."""
         member = self._members.get(wire.peer) if wire.peer is not None else None
         if member is None:
             return
@@ -405,7 +406,7 @@ class Peers:
         wire.flush()
         unsent = wire.unsent_bytes()
         if unsent > self.options.unsent_bytes_max and wire.peer is not None and self._up.get(wire.peer) is wire:
-            # `on_down` must not come from within `send`; meanwhile nothing more may gather.
+            # `on_down` must not be called from within `send`; until it is, nothing more may be gathered.
             del self._up[wire.peer]
             self._loop.call_soon(self._break, wire, f"it does not keep up: {unsent} bytes wait to be sent")
 
@@ -449,7 +450,7 @@ class Peers:
             self._dial_now(member)
 
     def _misfit(self, peer: Identity, expected: str, member: _Member | None) -> str | None:
-        """Why somebody with the right cookie is turned away."""
+        """Returns why a peer with the right cookie is refused; None if it is accepted."""
         if peer.name != expected:
             return f"expected {expected} at this address, found {peer.name}"
         if self.is_away and not self._members:
@@ -480,7 +481,7 @@ class Peers:
                     return
         except BadPacked as error:
             self._break(wire, str(error))
-        except Exception:  # A frame half handled: the session's promise is broken, and both ends must know.
+        except Exception:  # A frame is half handled: the session cannot go on, and both ends must know.
             logger.exception("a frame from %s: internal error", name)
             self._break(wire, "internal error in handling a frame")
 
@@ -503,15 +504,15 @@ class Peers:
 
         try:
             self._handler.on_call(wire.link.peer, kind, payload, respond)
-        except Exception:  # Costs this caller its answer, and is seen.
+        except Exception:  # Only this caller gets no answer, and the bug is logged.
             logger.exception("a call from %s:%s: internal error", *wire.address)
             wire.refuse("internal error")
 
     # -- Sessions ------------------------------------------------------------------------------------------------
 
     def _act(self, events: list[failure_detector.Event]) -> None:
-        """In order, even if a handler changes the members from within one of these: an `on_down` that it causes must
-        not overtake an `on_up` that has not been told yet."""
+        """Handles events in order, even if a handler changes the members from within one of them: an `on_down` that
+        this causes must not overtake an `on_up` that has not been called yet."""
         for event in events:
             member = self._members.get(event.peer)
             if member is not None:
@@ -550,7 +551,7 @@ class Peers:
         self._handler.on_up(member.name, PeerInfo(wire.link.peer, wire.address, wire.link.version))
 
     def _drop(self, member: _Member, side: int, reason: str) -> None:
-        """One link is gone, or has to go."""
+        """Ends one link, if it has not ended already."""
         wire, member.wires[side] = member.wires[side], None
         if wire is not None:
             wire.abort()
@@ -561,7 +562,7 @@ class Peers:
         if side == OUT and was_up:
             self._retry(member)
         elif side == OUT:
-            self._on_dial_failed(member, reason)  # Greeted, then turned away: nobody else tells that.
+            self._on_dial_failed(member, reason)  # Greeted, then refused: it is not logged elsewhere.
 
     def _cut(self, member: _Member, reason: str) -> None:
         for side in (OUT, IN):
@@ -574,7 +575,7 @@ class Peers:
     def _forget(self, member: _Member, reason: str) -> None:
         member.stop_dialing()
         self._act(self._detector.forget(member.name, reason, self._now_ms()))
-        member.stop_dialing()  # A cut dials anew.
+        member.stop_dialing()  # Ending its session has begun to dial again.
         self._members.pop(member.name, None)
 
     # -- Dialing -------------------------------------------------------------------------------------------------
@@ -599,7 +600,7 @@ class Peers:
             if wire.nobody_listens and self._members.get(member.name) is member:
                 self.on_nobody_listens(member.name)
         elif member.trying is not wire:
-            self._retry(member)  # It was turned away before this task went on, and is to try again all the same.
+            self._retry(member)  # The peer refused it before this task went on; it is tried again all the same.
 
     def _on_dial_failed(self, member: _Member, text: str) -> None:
         # While a node joins, some members know of it before others do: that is no reason to warn.
@@ -610,7 +611,7 @@ class Peers:
         self._retry(member)
 
     def _retry(self, member: _Member) -> None:
-        """Dial again, after a while."""
+        """Dials again, after a while."""
         busy = (member.retry, member.dial, member.trying, member.wires[OUT]) != (None, None, None, None)
         if busy or self._closing or self._members.get(member.name) is not member:
             return
@@ -626,13 +627,13 @@ class Peers:
 
 
 class _Complaints:
-    """Keeps whoever knocks all day from filling the log: one line for each host and while."""
+    """Keeps repeated failures of one host from filling the log: one line for each host and period."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, tuple[int, int]] = {}  # when a line is due again, and how many were not written
 
     def due(self, host: str, now_ms: int) -> int | None:
-        """How many were left out since the last line; None: leave this one out."""
+        """Returns how many lines were left out since the last one; None if this one is to be left out too."""
         due_ms, suppressed = self._hosts.get(host, (now_ms, 0))
         if now_ms < due_ms:
             self._hosts[host] = (due_ms, suppressed + 1)

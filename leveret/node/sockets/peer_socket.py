@@ -1,6 +1,6 @@
-"""One connection to another node as a socket: bytes between a transport and a `Link`; and calls, which need no more.
+"""The socket of one connection to another node, which moves bytes between a transport and a `Link`; and calls.
 
-A call is one question to an address, from somebody who need not be a member (a node that wants to join, leveretctl),
+A call is one request to an address, from a caller that need not be a member (a node that wants to join, leveretctl),
 over a connection of its own with the same greeting as a member's.
 """
 
@@ -48,12 +48,12 @@ class PeersOptions(NamedTuple):
         return LinkOptions(self.frame_bytes_max, self.greeting_ms, max(self.silence_ms // BEATS_IN_SILENCE, 1))
 
     def tick_ms(self) -> int:
-        """Ticks measure silence, and they end the damping of a peer that came back."""
+        """The interval of ticks, which measure silence, and end the damping of a peer that came back."""
         return max(min(self.silence_ms // TICKS_IN_SILENCE, TICK_MS_MAX), 1)
 
 
 class PeerTls(NamedTuple):
-    """Both ends show a certificate, and both look at it."""
+    """The TLS contexts of links: both ends show a certificate, and both verify it."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -68,7 +68,7 @@ class CallFailed(Exception):
 
 
 def peer_tls(options: TlsOptions) -> PeerTls:
-    """Contexts for both roles from one certificate: every node is server and client."""
+    """Makes the contexts for both roles from one certificate: every node is server and client."""
     if options.cacertfile is None:
         raise ValueError("links with TLS need the certificate of an authority that all nodes trust")
     contexts = []
@@ -131,7 +131,7 @@ class Wire(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
-        if self.closed:  # Given up while the connection was made.
+        if self.closed:  # It was given up while the connection was being made.
             self.transport.abort()
             return
         self.owner.on_connected(self)
@@ -146,7 +146,7 @@ class Wire(asyncio.Protocol):
             self.flush()
 
     def eof_received(self) -> bool:
-        """The other end is gone, and its owner hears of it now: `connection_lost` comes behind whatever else has come
+        """Tells the owner now that the other end is gone: `connection_lost` comes after everything else that has come
         in the same pass of the loop, such as publishes, which would still be sent there."""
         if not self.closed:
             self.link.close()
@@ -188,7 +188,7 @@ class Wire(asyncio.Protocol):
         self.end()
 
     def end(self) -> None:
-        """Close after what is left to be sent; the owner's ticks see to it that this ends."""
+        """Closes after the rest has been sent; the owner's ticks end it if that takes too long."""
         self.flush()
         self.link.close()
         self.closed = True
@@ -205,7 +205,7 @@ class Wire(asyncio.Protocol):
 async def connect(
     loop: asyncio.AbstractEventLoop, wire: Wire, host: str, port: int, tls: PeerTls | None, options: PeersOptions
 ) -> str | None:
-    """Why it was not possible to connect; None: it was."""
+    """Connects. Returns why that was not possible; None if it was."""
     try:
         async with asyncio.timeout(options.connect_ms / 1000):
             await loop.create_connection(lambda: wire, host, port, ssl=None if tls is None else tls.client)
@@ -214,7 +214,7 @@ async def connect(
     except ConnectionRefusedError as error:
         wire.nobody_listens = True
         return error.strerror or str(error)
-    except Exception as error:  # Names, addresses, certificates: whatever is wrong with them, the next try may do.
+    except Exception as error:  # Wrong names, addresses or certificates: the next try may succeed.
         return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     return None
 
@@ -223,7 +223,7 @@ async def connect(
 
 
 class _Caller:
-    """Owner of the one wire of a call."""
+    """The owner of the one wire of a call."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, kind: int, payload: bytes | Sequence[Buffer]) -> None:
         self.loop = loop
@@ -276,7 +276,8 @@ async def call(
     tls: PeerTls | None = None,
     options: PeersOptions = PeersOptions(),  # noqa: B008 (immutable)
 ) -> bytes:
-    """Ask whoever listens there one question. Raises CallFailed; `reason` is `link.SELF` at one's own address."""
+    """Sends one request to an address, and returns the answer. Raises CallFailed; `reason` is `link.SELF` at the node's
+    own address."""
     loop = asyncio.get_running_loop()
     caller = _Caller(loop, kind, payload)
     nonce = secrets.token_bytes(link.NONCE_BYTES)
@@ -297,5 +298,5 @@ async def call(
         if beats is not None:
             beats.cancel()
         if not caller.answer.cancel() and not caller.answer.cancelled():
-            caller.answer.exception()  # Else the loop complains of an error that nobody asked for.
+            caller.answer.exception()  # Otherwise the loop logs an exception that was never retrieved.
         wire.abort()

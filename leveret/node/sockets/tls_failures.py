@@ -1,8 +1,8 @@
-"""TLS handshakes that fail are told of.
+"""Logs TLS handshakes that fail.
 
-The event loop drops a connection whose handshake fails, and tells nobody: what stands behind the port never learns that
-there was one. A client with an expired certificate sees no more than the end of its connection, so that the node's log
-is the only place where the reason can be found.
+The event loop drops a connection whose handshake fails without telling anybody: the protocol behind the port never
+learns that there was one. A client with an expired certificate sees no more than the end of its connection, so that the
+node's log is the only place where the reason can be found.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MORE_IS_NEEDED: Final = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class _Told(ssl.SSLObject):
-    port_for = ""  # What the port is for; set in a class of each context.
+    port_for = ""  # The purpose of the port; set in a class for each context.
 
     def do_handshake(self) -> None:
         try:
@@ -30,12 +30,12 @@ class _Told(ssl.SSLObject):
 
 
 def tell_failures(context: ssl.SSLContext, port_for: str) -> None:
-    """Of the handshakes that a server does with this context."""
+    """Has failed handshakes of a server with this context logged."""
     context.sslobject_class = type("Told", (_Told,), {"port_for": port_for})
 
 
 def reason(error: ssl.SSLError) -> str:
-    """Without the place in OpenSSL's source."""
+    """Returns the reason of an error, without the place in OpenSSL's source."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {error.verify_message}"
     text = (error.reason or str(error)).lower().replace("_", " ")

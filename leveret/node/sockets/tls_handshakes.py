@@ -1,9 +1,9 @@
-"""TLS handshakes of clients, counted.
+"""Limits the number of TLS handshakes of clients.
 
-An event loop that is asked to listen with TLS tells nobody of a connection before its handshake is over. Until then it
-holds a descriptor and some tens of kilobytes of OpenSSL's, for as long as a handshake may take, and nothing bounds how
-many there are. So listeners with TLS accept sockets here. Each is counted (`Strangers`) while the loop does its
-handshake; if there are too many, one of them goes.
+An event loop that listens with TLS tells nobody of a connection before its handshake is over. Until then it holds a
+descriptor and some tens of kilobytes of OpenSSL's, for as long as a handshake may take, and nothing limits how many
+there are. So listeners with TLS accept sockets here. Each is counted (`Strangers`) while the loop does
+its handshake; if there are too many, one of them is closed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from leveret.node.sockets.unauthenticated import Strangers
 
 logger = logging.getLogger("leveret.connection")
 
-HANDSHAKES_MAX: Final = 1_024  # At a time, of all listeners of a node.
+HANDSHAKES_MAX: Final = 1_024  # Handshakes at a time, of all listeners of a node.
 SHORT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-SHORT_S: Final = 1.0  # Until it is tried again.
+SHORT_S: Final = 1.0  # The pause after a shortage of descriptors or memory.
 
 Accept = Callable[[], asyncio.Protocol]
 
@@ -46,7 +46,7 @@ class Entrance:
         timeout_s: float | None,
         backlog: int = 100,
     ) -> TlsServer:
-        """As the loop's `create_server`. Raises OSError."""
+        """Listens like the loop's `create_server`. Raises OSError."""
         found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         sockets: list[socket.socket] = []
         try:
@@ -72,7 +72,7 @@ class Entrance:
     async def _greet(self, client: socket.socket, accept: Accept, tls: ssl.SSLContext, timeout_s: float | None) -> None:
         try:
             await self.loop.connect_accepted_socket(accept, client, ssl=tls, ssl_handshake_timeout=timeout_s)
-        except OSError as error:  # SSLError is one, which `handshakes` has told of.
+        except OSError as error:  # Among them SSLError, which `tls_failures` has logged.
             logger.debug("a TLS handshake came to nothing: %s", error)
         finally:
             self._under_way.discard(client)
@@ -93,7 +93,7 @@ class Entrance:
 
 
 class TlsServer:
-    """Sockets that listen; as much of asyncio's `Server` as is used here."""
+    """Listening sockets, with as much of asyncio's `Server` as is used here."""
 
     def __init__(
         self, entrance: Entrance, sockets: list[socket.socket], begin: Callable[[socket.socket, str], None]
@@ -107,12 +107,12 @@ class TlsServer:
         while True:
             try:
                 client, address = await self._loop.sock_accept(listener)
-            except OSError as error:  # No descriptors are left, or the client has gone.
+            except OSError as error:  # No descriptors are left, or the client has disconnected.
                 logger.debug("a connection for TLS could not be accepted: %s", error)
                 await asyncio.sleep(SHORT_S if error.errno in SHORT else 0)
             else:
                 self._begin(client, str(address[0]))
-                await asyncio.sleep(0)  # A crowd at this door is no reason for others to wait.
+                await asyncio.sleep(0)  # Many connections here must not make other callbacks wait.
 
     def close(self) -> None:
         for task in self._tasks:
@@ -123,6 +123,6 @@ class TlsServer:
 
 
 def _end(client: socket.socket) -> None:
-    """The loop, which has the socket, notices."""
+    """Shuts a socket down. The loop, which owns it, notices."""
     with contextlib.suppress(OSError):
         client.shutdown(socket.SHUT_RDWR)

@@ -1,14 +1,15 @@
-"""Connections of which nobody knows yet who is there, and which of them goes when there are too many.
+"""Connections that have not logged in yet, and which of them is closed when there are too many.
 
-Such a connection costs a descriptor and some kilobytes, and anybody can open thousands. If newcomers were refused once
-there are too many, then whoever opens that many silent ones would lock everybody else out, for as long as a handshake
-may take. So a newcomer is let in, and another one goes: *the oldest one of the address that has most of them*.
+Such a connection costs a descriptor and some kilobytes, and anybody can open thousands. If new ones were refused once
+there are too many, then an attacker with that many silent ones would lock everybody else out, for as long as a
+handshake may take. So a new one is accepted, and another one is closed: *the oldest one of the address that has most of
+them*.
 
 Therefore an address that opens thousands takes only its own places. Behind a proxy or a load balancer all clients have
 one address: there is no fixed share that they could exceed together while nobody else wants the places, and if an
-attacker comes through the same proxy, it is the oldest that goes: a client that logs in takes milliseconds, a silent
-connection stays. Of addresses of IPv6 the first half counts, for a single machine has as many of the second half as it
-likes.
+attacker comes through the same proxy, the oldest is closed: a client that logs in takes milliseconds, a silent
+connection stays. Of IPv6 addresses only the first half counts, for a single machine has as many of the second half as
+it likes.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from collections.abc import Iterator
 from ipaddress import IPv6Address, ip_address
 from typing import Final, Generic, TypeVar
 
-TELL_S: Final = 10.0  # One line in the log in as many seconds.
+TELL_S: Final = 10.0  # Seconds between two lines in the log.
 
 T = TypeVar("T")
 
 
 def share_of(host: str) -> str:
-    """The address, or the network, that shares a place with others."""
+    """Returns the address, or the IPv6 network, by which connections are counted."""
     try:
         address = ip_address(host.partition("%")[0])
-    except ValueError:  # A socket of another kind.
+    except ValueError:  # Not an IP socket.
         return host
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
@@ -36,12 +37,13 @@ def share_of(host: str) -> str:
 
 
 class Strangers(Generic[T]):
-    """Kept by their addresses, each of these in the order of arrival. Every step takes the same short time."""
+    """Connections that have not logged in, by their addresses, for each in the order of arrival. Every operation takes
+    constant time."""
 
     def __init__(self) -> None:
         self._share: dict[T, str] = {}
         self._of: dict[str, dict[T, None]] = {}
-        self._with: dict[int, dict[str, None]] = {}  # The addresses that have so many.
+        self._with: dict[int, dict[str, None]] = {}  # The addresses by how many connections they have.
         self._most = 0
         self.evicted = 0
         self._told_s = 0.0
@@ -66,7 +68,7 @@ class Strangers(Generic[T]):
         self._most = max(self._most, len(of))
 
     def discard(self, one: T) -> None:
-        """It is known by now, or has gone."""
+        """Removes a connection that has logged in, or ended."""
         share = self._share.pop(one, None)
         if share is None:
             return
@@ -79,14 +81,14 @@ class Strangers(Generic[T]):
             self._most -= 1
 
     def next_to_go(self) -> T | None:
-        """The oldest one of the address that has most; of several such addresses, the one that has had so many for
-        longest. None if there are no strangers."""
+        """Returns the oldest one of the address that has most; of several such addresses, the one that has had so many
+        for longest. None if there are no connections."""
         if not self._share:
             return None
         return next(iter(self._of[next(iter(self._with[self._most]))]))
 
     def evict(self) -> T | None:
-        """Forget the next one, for the caller to end it."""
+        """Removes the next one and returns it, for the caller to close it."""
         one = self.next_to_go()
         if one is not None:
             self.discard(one)
@@ -94,8 +96,8 @@ class Strangers(Generic[T]):
         return one
 
     def to_tell(self, now_s: float) -> int:
-        """How many had to go since the log was last told; nought if that was a moment ago. A line for each of them
-        would let strangers fill the log."""
+        """Returns how many were evicted since the last line in the log; 0 if that was less than `TELL_S` ago. A line
+        for each of them would let an attacker fill the log."""
         count = self.evicted - self._told
         if not count or (self._told and now_s - self._told_s < TELL_S):
             return 0
