@@ -10,9 +10,9 @@ import pytest
 from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 from aio_pika.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed, DeliveryError
 
-from tests.conftest import Start
 from tests.support.members import free_port
 from tests.support.servers import Server
+from tests.system.conftest import Start
 
 SECONDS = 60
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pika
 
-from tests.conftest import Start
 from tests.support.consumer import Consumer, get_all
+from tests.system.conftest import Start
 
 COUNT = 200
 

@@ -8,8 +8,8 @@ from typing import Any
 import pika
 import pytest
 
-from tests.conftest import Start
 from tests.support.consumer import Consumer, fill
+from tests.system.conftest import Start
 
 STREAM = {"x-queue-type": "stream"}
 

@@ -11,9 +11,9 @@ from typing import Any
 import pika
 import pytest
 
-from tests.conftest import Start
 from tests.support.certificates import issue
 from tests.support.servers import Server, until
+from tests.system.conftest import Start
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on this machine")
 

@@ -21,10 +21,10 @@ from leveret.node.system.alarms import UNLIMITED, Alarms, sockets_limit
 from leveret.protocol import methods as m
 from leveret.protocol.frames import HEARTBEAT
 from leveret.testing import Broker
-from tests.conftest import Start
 from tests.support.consumer import Consumer, get_all, waiting
 from tests.support.raw import RawClient, publish_frames
 from tests.support.servers import until
+from tests.system.conftest import Start
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 LOW_ON_MEMORY = "vm_memory_high_watermark.absolute = 1MB\n"

@@ -12,9 +12,9 @@ from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
 from leveret.protocol import methods as m
 from leveret.protocol.frames import HEARTBEAT, HEARTBEAT_FRAME
-from tests.conftest import Start
 from tests.support.raw import RawClient
 from tests.support.servers import Server, until
+from tests.system.conftest import Start
 
 
 def test_heartbeats_keep_an_idle_client(broker: Server, name: str) -> None:

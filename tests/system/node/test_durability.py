@@ -15,10 +15,10 @@ import pytest
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 from leveret.protocol import methods as m
-from tests.conftest import Start
 from tests.support.consumer import Consumer, get_all, waiting
 from tests.support.raw import RawClient, publish_frames
 from tests.support.servers import PATIENCE_S, ROOT, Server, until
+from tests.system.conftest import Start
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 MIB = 1 << 20
@@ -415,3 +415,35 @@ def test_how_often_a_message_came_back_outlives_a_restart(start: Start, end: str
     (_, _, mark), (_, properties, body) = [channel.basic_get("dead", auto_ack=True) for _ in range(2)]
     assert (mark, body) == (b"mark", b"m")
     assert properties.headers["x-death"][0]["reason"] == "delivery_limit"
+
+
+def test_priorities_outlive_a_crash(start: Start) -> None:
+    server = start("content_cache_bytes = 64KB\n")
+    connection = server.connect()
+    channel, confirming = connection.channel(), connection.channel()
+    confirming.confirm_delivery()
+    channel.queue_declare("q", durable=True, arguments={"x-max-priority": 10})
+    dice = random.Random(1)
+    levels = [dice.randrange(13) for _ in range(600)]
+    for number, level in enumerate(levels):
+        properties = pika.BasicProperties(delivery_mode=2, priority=level)
+        channel.basic_publish("", "q", b"%d" % number + b" " * 1_000, properties)
+    order = sorted(range(600), key=lambda number: (-min(levels[number], 10), number))
+    for number in order[:100]:
+        method, _, body = channel.basic_get("q")
+        assert int(body) == number
+        if number % 2:
+            channel.basic_ack(method.delivery_tag)
+    channel.queue_declare("q", passive=True)  # The acks have come.
+    confirming.basic_publish("", "q", b"600", pika.BasicProperties(delivery_mode=2))  # And all is on disk.
+    server.kill()
+    server.start()
+    channel = server.connect().channel()
+    expected = [number for number in order if number % 2 == 0 or number not in order[:100]] + [600]
+    found = []
+    for _ in expected:
+        method, _, body = channel.basic_get("q", auto_ack=True)
+        found.append((int(body), method.redelivered))
+    assert [number for number, _ in found] == expected
+    assert {number for number, mark in found if mark} == {number for number in order[:100] if number % 2 == 0}
+    assert channel.basic_get("q")[0] is None

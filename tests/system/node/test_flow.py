@@ -11,10 +11,10 @@ import pika
 import pytest
 
 from leveret.protocol import methods as m
-from tests.conftest import Start
 from tests.support.consumer import Consumer, waiting
 from tests.support.raw import RawClient, publish_frames
 from tests.support.servers import PATIENCE_S, until
+from tests.system.conftest import Start
 
 MIB = 1 << 20
 COUNT = 8_000

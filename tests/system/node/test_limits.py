@@ -15,10 +15,10 @@ from leveret.node.system.alarms import sockets_limit
 from leveret.protocol import methods as m
 from leveret.protocol.frames import METHOD, PROTOCOL_HEADER, frame
 from leveret.protocol.tables import table_from_python
-from tests.conftest import Start
 from tests.support.consumer import Consumer, fill, numbers, waiting
 from tests.support.raw import RawClient
 from tests.support.servers import Server, until
+from tests.system.conftest import Start
 
 CROWD = 5_000
 DESCRIPTORS_SPARE = 500

@@ -22,10 +22,10 @@ from leveret.node.sockets.lingering import (
 )
 from leveret.protocol import methods as m
 from leveret.protocol.frames import PROTOCOL_HEADER
-from tests.conftest import Start
 from tests.support.certificates import issue
 from tests.support.raw import RawClient, publish_frames
 from tests.support.servers import Server, until
+from tests.system.conftest import Start
 
 ESTABLISHED = 1  # The first byte of Linux's TCP_INFO: neither end has closed the socket.
 MESSAGES = publish_frames("", "nowhere", bytes(1000)) * 100

@@ -9,10 +9,10 @@ from io import StringIO
 from leveret.cli.ctl import main as ctl
 from leveret.node.stats.memory import CHANNEL_BYTES, CONNECTION_BYTES, breakdown
 from leveret.protocol import methods as m
-from tests.conftest import Start
 from tests.support.control_world import cluster
 from tests.support.raw import RawClient, publish_frames
 from tests.support.servers import until
+from tests.system.conftest import Start
 
 MIB = 1 << 20
 

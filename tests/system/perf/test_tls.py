@@ -12,9 +12,9 @@ import pytest
 
 from leveret.cli.main import main
 from leveret.client import tls
-from tests.conftest import Start
 from tests.support.certificates import issue
 from tests.support.servers import Server
+from tests.system.conftest import Start
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on this machine")
 

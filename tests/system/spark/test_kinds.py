@@ -15,10 +15,10 @@ import pytest
 
 from benchmarks.ruler.brokers import RabbitMQ
 from pyspark_leveret.jobs import journal
-from tests.conftest import Start
 from tests.support.certificates import issue
 from tests.support.members import Cluster
 from tests.support.servers import until
+from tests.system.conftest import Start
 
 pytestmark = pytest.mark.spark
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 from typing import Any, cast
 
-import pika
 import pytest
 
 from leveret.broker.delivery.batch import Batch, Gap, Span
@@ -20,7 +19,6 @@ from leveret.protocol.frames import HEADER_AT
 from leveret.protocol.properties import priority
 from leveret.protocol.tables import table_from_python
 from leveret.storage.format.queue_block import PERSISTENT, REDELIVERED
-from tests.conftest import Start as StartServer
 from tests.support.machines import Client, World
 from tests.unit.broker.kinds.priority_queues import UNLIMITED, Host, Taker, a_queue, bodies, content, put, take
 
@@ -551,38 +549,3 @@ def test_a_delivery_limit_finds_its_messages_at_every_level(world: World, client
     send(client, (b"new", 3), delivery_mode=2)
     assert got(client) == [b"new"]
     assert sorted(got(client, "dead")) == [b"high", b"low"]
-
-
-# -- A running server --------------------------------------------------------------------------------------------------
-
-
-def test_priorities_outlive_a_crash(start: StartServer) -> None:
-    server = start("content_cache_bytes = 64KB\n")
-    connection = server.connect()
-    channel, confirming = connection.channel(), connection.channel()
-    confirming.confirm_delivery()
-    channel.queue_declare("q", durable=True, arguments={"x-max-priority": 10})
-    dice = Random(1)
-    levels = [dice.randrange(13) for _ in range(600)]
-    for number, level in enumerate(levels):
-        properties = pika.BasicProperties(delivery_mode=2, priority=level)
-        channel.basic_publish("", "q", b"%d" % number + b" " * 1_000, properties)
-    order = sorted(range(600), key=lambda number: (-min(levels[number], 10), number))
-    for number in order[:100]:
-        method, _, body = channel.basic_get("q")
-        assert int(body) == number
-        if number % 2:
-            channel.basic_ack(method.delivery_tag)
-    channel.queue_declare("q", passive=True)  # The acks have come.
-    confirming.basic_publish("", "q", b"600", pika.BasicProperties(delivery_mode=2))  # And all is on disk.
-    server.kill()
-    server.start()
-    channel = server.connect().channel()
-    expected = [number for number in order if number % 2 == 0 or number not in order[:100]] + [600]
-    found = []
-    for _ in expected:
-        method, _, body = channel.basic_get("q", auto_ack=True)
-        found.append((int(body), method.redelivered))
-    assert [number for number, _ in found] == expected
-    assert {number for number, mark in found if mark} == {number for number in order[:100] if number % 2 == 0}
-    assert channel.basic_get("q")[0] is None

@@ -5,19 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import logging
-import signal
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from leveret.cli.ctl.main import main as ctl
 from leveret.node.config.settings import LOG_CATEGORIES, LOG_LEVELS, LogForm, Rotation, Settings, log_levels
 from leveret.node.system import logs
 from leveret.node.system.logs import FileOutput, Form, NoLogFile, next_rotation
-from tests.conftest import Start
-from tests.support.servers import until
 
 NOON = datetime(2026, 3, 4, 12, 30, 15)  # A Wednesday.
 
@@ -303,19 +299,3 @@ def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert logs.since(str(path), 99)[0] == "one\ntwo\nthree\n"  # Another file by now.
     monkeypatch.setattr(logs, "TAIL_BYTES", 8)
     assert logs.tail(str(path), 9)[0] == ["three"]
-
-
-def test_a_node_follows_a_hangup_and_a_level(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that a tool moved away, and a level that is changed while it runs."""
-    path = tmp_path / "node.log"
-    server = start(f"log.file = {path}\nlog.file.formatter = json\nlog.connection.level = none")
-    server.connect().close()
-    assert "accepting" not in path.read_text()
-    monkeypatch.setenv("HOME", str(server.folder))
-    assert ctl(["set_log_level", "info", "--category", "connection", "-q"]) == 0
-    server.connect().close()
-    until(lambda: '"domain":"rabbitmq.connection"' in path.read_text(), "the line of a category")
-    path.rename(tmp_path / "old.log")
-    assert server.process is not None
-    server.process.send_signal(signal.SIGHUP)
-    until(lambda: path.exists() and "opened anew" in path.read_text(), "a new file")
