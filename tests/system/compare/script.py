@@ -11,7 +11,7 @@ from tests.support.machines import Conversation, conversations
 
 HERE: Final = Path(__file__).parent
 # Those that the machines are tested with; RabbitMQ is asked them too.
-SHARED: Final = HERE.parent / "amqp" / "conversations"
+SHARED: Final = HERE.parents[1] / "support" / "conversations"
 # What RabbitMQ answers now so, now otherwise: which of two queues is first when a channel has room again.
 CHANCE: Final = frozenset({("core-consumers", "qos on two consumers shared")})
 _EACH: Final = re.compile(r"\*\s*(\w+):\s*(.*)")

@@ -13,7 +13,7 @@ from tests.support.machines import Conversation
 from tests.system.compare.script import HERE
 from tests.system.compare.session import THE_END, Step
 
-DIFFERENCES: Final = HERE.parent.parent / "docs" / "differences.md"
+DIFFERENCES: Final = HERE.parents[2] / "docs" / "differences.md"
 PENDING: Final = HERE / "pending.txt"
 _LISTED: Final = re.compile(r"- `([\w-]+): (.+)`")
 

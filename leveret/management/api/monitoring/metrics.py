@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from leveret.node.admin.dispatch import Control
     from leveret.node.system.loop_watch import Turns
     from leveret.sessions.amqp.channel import Channel
-    from leveret.sessions.amqp.connection import Connection
 
 GAUGE: Final = "gauge"
 COUNTER: Final = "counter"
@@ -248,20 +247,16 @@ OF_CHANNELS: Final = (
 )
 
 
-def _connection(name: str) -> Callable[[Control, Connection], int]:
-    return lambda control, connection: int(getattr(connection, name))
-
-
 BYTES, PACKETS = "connection_coarse_metrics", "connection_metrics"
 CONNECTIONS: Final = (
     Metric("connection_incoming_bytes_total", COUNTER, "Total number of bytes received on a connection", BYTES,
-           _connection("received_bytes")),
+           lambda control, connection: connection.received_bytes),
     Metric("connection_outgoing_bytes_total", COUNTER, "Total number of bytes sent on a connection", BYTES,
-           _connection("sent_bytes")),
+           lambda control, connection: connection.output.sent_bytes),
     Metric("connection_incoming_packets_total", COUNTER, "Total number of packets received on a connection", PACKETS,
-           _connection("received_count")),
+           lambda control, connection: connection.received_count),
     Metric("connection_outgoing_packets_total", COUNTER, "Total number of packets sent on a connection", PACKETS,
-           _connection("sent_count")),
+           lambda control, connection: connection.output.sent_count),
     Metric("connection_pending_packets", GAUGE, "Number of packets waiting to be sent on a connection", PACKETS,
            lambda control, connection: int(_unsent_bytes(control, connection) > 0)),
     Metric("connection_channels", GAUGE, "Channels on a connection", PACKETS,
