@@ -86,7 +86,7 @@ def check_queue_arguments(vhost: str, name: str, wanted: QueueWanted) -> None:
 
 
 def _mirrors_problem(arguments: Table) -> tuple[str, str] | None:
-    """Which of the arguments that mirror a queue cannot be, and why, in the words that RabbitMQ has for policies."""
+    """Return the mirroring argument that is wrong, and why, in RabbitMQ's words for policies."""
     mode, params = arguments.get("ha-mode"), arguments.get("ha-params")
     if mode is None:
         given = next((key for key in HA_ARGUMENTS if key in arguments), None)
@@ -207,7 +207,7 @@ _CHECKS: Final[dict[str, Problem]] = {
 
 
 def expiration_problem(text: str) -> str | None:
-    """What is wrong with the expiration property of a message."""
+    """Return what is wrong with the expiration property of a message."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     end = next((at for at, sign in enumerate(digits) if not "0" <= sign <= "9"), len(digits))
     if not end:

@@ -20,8 +20,10 @@ class Receiver(Protocol):
     """The machine of a client, to which messages are delivered."""
 
     def room(self, average_bytes: int) -> int:
-        """How many messages of about this size may be delivered now; 0 or less: none. Also in between deliveries of
-        one turn, so what was received and is not yet written counts."""
+        """Return how many messages of about this size may be delivered now; 0 or less: none.
+
+        It is asked between deliveries of one turn, too, so what was received and is not yet written counts.
+        """
 
     def receive(self, deliveries: list[Delivery]) -> None:
         """Deliver these to the client."""

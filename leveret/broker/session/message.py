@@ -13,7 +13,7 @@ from leveret.protocol.properties import Properties, decode, encode
 
 
 def content_of(properties: Properties, body: bytes, frame_max: int) -> bytes:
-    """What is published. `frame_max` is the node's: clients of AMQP are sent these frames as they are."""
+    """Return the content of a publish. `frame_max` is the node's: clients of AMQP are sent these frames as they are."""
     return frames.content(encode(properties, len(body)), body, frame_max)
 
 

@@ -160,8 +160,10 @@ class Session:
         return tag
 
     def consumer_options(self, arguments: Table) -> tuple[bool, int, int | None]:
-        """What a consumer's arguments say, which were checked: whether it is to be cancelled when another node leads
-        its queue, its priority, and how many milliseconds it may keep a message."""
+        """Return what a consumer's checked arguments say.
+
+        That is whether it is to be cancelled at a failover, its priority, and its timeout in milliseconds.
+        """
         cancels, priority = arguments.get("x-cancel-on-ha-failover"), arguments.get("x-priority")
         timeout = arguments.get("x-consumer-timeout")
         if timeout is not None:
@@ -219,7 +221,7 @@ class Session:
                 consumer.queue.catch_up()
 
     def set_prefetch(self, count: int) -> None:
-        """How many deliveries may be out with all consumers together; 0 is no limit."""
+        """Set how many deliveries all consumers together may have unacknowledged; 0 is no limit."""
         self.prefetch = count
         self.share_prefetch()
         for consumer in self.consumers.values():
@@ -453,7 +455,7 @@ class Session:
         return 0 if self.transaction is None else self.transaction.overdue(looks)
 
     def find_route(self, arguments: bytes) -> Route:
-        """Where a publish goes, permissions checked. `arguments`: exchange and routing key as AMQP writes them, and a
+        """Return where a publish goes, after the permission check. `arguments`: exchange and routing key as AMQP writes them, and a
         byte of flags, which is what routes are remembered by. Raises `Refused`."""
         login, vhost = self.login, self.login.vhost
         route = Route(arguments)
@@ -542,7 +544,7 @@ class Session:
 
 
 def arguments_of(exchange: str, routing_key: str) -> bytes:
-    """What routes are remembered by. Raises `Refused` if a name is too long."""
+    """Return the bytes by which a route is remembered. Raises `Refused` if a name is too long."""
     names = [name.encode("utf-8", "surrogateescape") for name in (exchange, routing_key)]
     if any(len(name) > 255 for name in names):
         refuse(ReplyCode.PRECONDITION_FAILED, "names have at most 255 bytes")

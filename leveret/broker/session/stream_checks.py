@@ -30,7 +30,7 @@ def refuse_for_stream(spec: QueueSpec, what: str) -> None:
 
 
 def refuse_return(taken: Iterable[Delivered], what: str) -> None:
-    """What a client wants to give back was delivered from these queues."""
+    """Refuse to requeue deliveries that came from a stream."""
     for delivered in taken:
         refuse_for_stream(delivered.queue.spec, what)
 
@@ -38,7 +38,7 @@ def refuse_return(taken: Iterable[Delivered], what: str) -> None:
 def start_of(
     spec: QueueSpec, arguments: Table, prefetch: int, shared_prefetch: int, no_ack: bool, wall_ms: int
 ) -> Start | None:
-    """Where a consumer begins in a stream; None if the queue is none. Its arguments were checked."""
+    """Return where a consumer begins in a stream; None for other queues. The arguments were checked."""
     if not is_stream(spec.arguments):
         return None
     where = resource("queue", spec.name, spec.vhost)

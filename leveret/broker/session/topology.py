@@ -278,7 +278,7 @@ class Topology:
         self._ask_status(queue, then, on_told)
 
     def _drop(self, spec: QueueSpec, count: int, then: Callable[[int | Refusal], None]) -> None:
-        """What comes into the queue from now until this is agreed on counts as having come after it: nobody's."""
+        """Delete a queue. Messages that enter it until the cluster has agreed go with it."""
         command = c.DeleteQueue(spec.vhost, spec.name, spec.id)
         self._propose(command, lambda: then(count), then, missing_is_done=True)
 

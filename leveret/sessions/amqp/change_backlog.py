@@ -13,7 +13,7 @@ METHOD_BYTES: Final = 64  # What a method takes besides its own bytes.
 
 
 class Backlog:
-    """What is put off on one connection, by the number of the channel."""
+    """Methods of one connection that wait for earlier changes of the metadata, by channel number."""
 
     __slots__ = ("_bytes", "_methods")
 

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 def fault_of(refusal: Refusal, method: m.Method | type[m.Method]) -> ChannelFault | ConnectionFault:
-    """How a client of AMQP is told what the broker refuses."""
+    """Return the AMQP error for a refusal of the broker."""
     return protocol_error(ReplyCode(refusal.code), refusal.text, method)
 
 
@@ -128,7 +128,7 @@ class Channel:
         then(answer)
 
     def _is_gone(self) -> bool:
-        """Whether nobody is there any more who could be answered."""
+        """Tell whether the channel or its connection is closing, so that no answer is sent any more."""
         return self.connection.closed or self.connection.closing or self.closing
 
     def _guarded(self, action: Callable[[], None]) -> None:
@@ -146,7 +146,7 @@ class Channel:
         return self.waits == 1
 
     def end_wait(self) -> bool:
-        """It is done. True: no other one is under way."""
+        """End one wait; return True if no other one is under way."""
         self.waits -= 1
         return not self.waits
 
@@ -230,7 +230,7 @@ class Channel:
     # -- Publishing ----------------------------------------------------------------------------------------------
 
     def find_route(self, arguments: bytes) -> Route:
-        """What the raw arguments of a publish lead to, permissions checked."""
+        """Return the route for the raw arguments of a publish, after the permission check."""
         middle = 1 + arguments[0] if arguments else 1
         if middle >= len(arguments) or middle + 2 + arguments[middle] != len(arguments):
             text = f"cannot decode {printed(bytes(2) + arguments)}"  # The ticket, which nobody uses, included.
@@ -528,7 +528,7 @@ class Channel:
         self.cancelled = []
 
     def end_deleting(self) -> None:
-        """It is gone, and the client was told."""
+        """Tell of cancelled consumers, now that the deletion of their queue was answered."""
         cancelled, self.cancelled = self.cancelled or [], None
         for tag in cancelled:
             self._tell_cancelled(tag)

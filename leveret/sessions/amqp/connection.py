@@ -80,7 +80,7 @@ SIDE_BY_SIDE_IDS: Final = frozenset(
 
 
 class Life(Enum):
-    """What a connection is doing. It goes on as `_LATER` allows, and never back."""
+    """The state of a connection. It goes on as `_LATER` allows, and never back."""
 
     GREETING = "the client has to say which protocol it speaks"
     HANDSHAKE = "the client logs in, and names its vhost"
@@ -201,7 +201,7 @@ class Connection(Intake):
         self.held = True
 
     def release(self) -> None:
-        """What the connection was held for is done. It may have asked for more."""
+        """End one wait of the connection. Input that waited may begin another one."""
         self.waits -= 1
         if not self.busy:
             self._go_on()
@@ -287,7 +287,7 @@ class Connection(Intake):
         self.broker.writers[self] = None
 
     def _check_routes(self) -> None:
-        """What is remembered of the last publish holds until a queue, a binding or a permission changes."""
+        """Forget the last publish's route if a queue, a binding or a permission has changed since."""
         vhost = self.vhost
         if vhost is not None and self.generation != vhost.generation:
             self.forget_publish()
@@ -565,7 +565,7 @@ class Connection(Intake):
         self.crowding = queue
 
     def take_crowding(self) -> AnyQueue | BusyLink | None:
-        """What the connection crowds since this was last asked."""
+        """Return the queue or link that the connection fills too fast, once."""
         crowding, self.crowding = self.crowding, None
         return crowding
 

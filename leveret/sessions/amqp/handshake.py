@@ -181,7 +181,7 @@ class Handshake:
 
     @staticmethod
     def _negotiated(name: str, wanted: int, offered: int, least: int, method: m.Method) -> int:
-        """What the client wants, if we offered as much; 0 is "no limit"."""
+        """Return the value that the client asks for, if it is within the offer; 0 is "no limit"."""
         if wanted and wanted < least:
             bound, word = least, "lower than the minimum"
         elif offered and (wanted == 0 or wanted > offered):

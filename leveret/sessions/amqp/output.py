@@ -34,7 +34,7 @@ class Output:
         self.sent_since_tick = True
 
     def room(self, queue: AnyQueue, average_bytes: int) -> int:
-        """How many deliveries of this size may still be made in this turn."""
+        """Return how many deliveries of this size may still be made in this turn."""
         room = (OUT_BYTES_MAX - self.size) // average_bytes if self.is_writable else 0
         if room <= 0:
             if self.is_writable and not self.size:
@@ -55,12 +55,12 @@ class Output:
 
     @property
     def is_full(self) -> bool:
-        """Whether a turn's worth of messages is made."""
+        """Tell whether the deliveries of one turn have reached their limit."""
         return self.size > OUT_BYTES_MAX
 
     @property
     def has_room(self) -> bool:
-        """Whether a message of any size may still be made in this turn."""
+        """Tell whether one more message, of any size, may be made in this turn."""
         return self.is_writable and not self.is_full
 
     def take(self) -> list[bytes]:
@@ -75,10 +75,10 @@ class Output:
         self.sent_since_tick = True
 
     def set_writable(self, is_writable: bool) -> None:
-        """Whether the shell's socket buffer takes more."""
+        """Note whether the socket's buffer takes more."""
         self.is_writable = is_writable
 
     def was_used(self) -> bool:
-        """Whether something was written since this was last asked."""
+        """Tell whether something was written since the last call."""
         used, self.sent_since_tick = self.sent_since_tick, False
         return used

@@ -40,11 +40,11 @@ TARGETS_MIN: Final = 1_000  # From so many on it is looked whether some of them 
 
 
 class BadProducer(Exception):
-    """What a client says of itself makes no sense."""
+    """The client properties that name a producer are wrong."""
 
 
 class Producer:
-    """What a connection has said, and what has become of it."""
+    """The producer that a connection has named in its client properties."""
 
     __slots__ = ("is_spent", "name", "sequence")
 
@@ -58,7 +58,7 @@ class Producer:
 
 
 def producer_of(properties: Mapping[str, object]) -> Producer | None:
-    """Whether a client is a producer, by its properties. Raises `BadProducer`."""
+    """Return the producer that the client properties name, if any. Raises `BadProducer`."""
     name, sequence = properties.get(NAME), properties.get(SEQUENCE)
     if name is None and sequence is None:
         return None

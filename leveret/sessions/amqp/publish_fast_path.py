@@ -138,8 +138,10 @@ class Intake:
             raise
 
     def find_publish(self, data: bytes) -> int:
-        """Where the first publish begins, or the rest of one whose content comes in several frames; the size of `data`
-        if there is none."""
+        """Return where the first publish begins, or the rest of one whose content comes in several frames.
+
+        Returns the size of `data` if there is none.
+        """
         at, size = 0, len(data)
         while size - at > 7:
             kind, number, length = HEAD.unpack_from(data, at)
@@ -157,7 +159,7 @@ class Intake:
         return size
 
     def _repeated(self, data: bytes, at: int, size: int) -> int:
-        """As many messages as look just like the one before."""
+        """Take all following messages that look just like the one before."""
         repeat, skip, length, contents = self.repeat, self.repeat_skip, self.repeat_size, self.contents
         if repeat is NOTHING:
             return at  # A stranger may well send just these bytes.
@@ -322,7 +324,7 @@ class Intake:
 
 
 def properties_fault(payload: bytes) -> ConnectionFault:
-    """What is wrong with a content header, told by its own bytes and not by where they lay in the input."""
+    """Return the error of a content header, with positions within the header, not within the input."""
     try:
         survey(payload, 0, len(payload))
     except BadProperties as error:

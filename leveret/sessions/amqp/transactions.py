@@ -70,7 +70,7 @@ class Part(Pending):
 
 
 class Transaction:
-    """Of one channel; after each commit and rollback it is empty again."""
+    """The transaction of one channel. It is empty again after each commit and rollback."""
 
     __slots__ = (
         "channel", "done", "is_sending", "publishes", "refused", "settlings", "size", "unsafe", "unsafe_bytes",
@@ -94,7 +94,7 @@ class Transaction:
 
     @property
     def acks(self) -> int:
-        """How many deliveries were settled."""
+        """Return the number of settled deliveries."""
         return sum(one.count for _, taken in self.settlings for one in taken)
 
     def publish(self, route: Route, queues: tuple[AnyQueue, ...], content: bytes, kind: int) -> None:
