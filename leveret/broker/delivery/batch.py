@@ -45,7 +45,7 @@ class Shared:
         self.host.content_bytes -= self.size
 
     def take_unlogged(self) -> int:
-        """What waits for the log besides places: one of the queues counts it."""
+        """Take the bytes of content that wait for the log; one of the queues counts them."""
         size, self.unlogged_bytes = self.unlogged_bytes, 0
         return size
 
@@ -99,7 +99,7 @@ class Batch(Run):
         return batch
 
     def stamp(self, now_ms: int) -> None:
-        """Those that have come since the last time came now."""
+        """Give messages that came since the last call this time."""
         times = self.times
         count = len(self.contents)
         if not times:
@@ -109,7 +109,7 @@ class Batch(Run):
         self.stamped = count
 
     def time_at(self, at: int) -> tuple[int, int]:
-        """When message `at` came, and the index up to which others came then, excluded. It must have been stamped."""
+        """Return when message `at` came, and the index before which others came then. It must have been stamped."""
         times = self.times
         following = bisect_right(times, at, key=_INDEX)
         end = times[following][0] if following < len(times) else len(self.contents)
@@ -119,7 +119,7 @@ class Batch(Run):
         return self.size // (len(self.contents) - self.gone) or 1
 
     def note_kind(self, kind: int, count: int) -> int:
-        """What the kind of the last `count` tells of all of them. Gives what of it is to be kept."""
+        """Note the flags of the last `count` messages for the whole batch; return the flags to keep with each."""
         self.redelivered |= kind & REDELIVERED > 0
         self.expires |= kind & EXPIRES > 0
         if kind & (KEPT | OVERDUE):
@@ -128,7 +128,7 @@ class Batch(Run):
         return kind
 
     def is_marked(self, at: int) -> bool:
-        """Whether this one was given out before."""
+        """Tell whether this message is marked as redelivered."""
         return self.redelivered and self.kinds[at] & REDELIVERED != 0
 
     def mark_redelivered(self, lo: int, hi: int) -> None:
@@ -142,7 +142,7 @@ class Batch(Run):
             self.kinds[at] &= ~REDELIVERED
 
     def redelivered_within(self, lo: int, hi: int) -> int:
-        """How many of these were given out before."""
+        """Return how many of these messages are marked as redelivered."""
         return sum([kind & REDELIVERED != 0 for kind in self.kinds[lo:hi]])
 
     def all_persistent(self) -> bool:

@@ -24,7 +24,7 @@ DOUBTED: Final = 2
 
 
 class Confirmer(Protocol):
-    """Whoever is told when all queues have a publish safe."""
+    """Is told when all queues have a publish safe."""
 
     def on_complete(self, pending: Pending) -> None: ...
 
@@ -57,16 +57,16 @@ class Pending:
 
     @property
     def author(self) -> Pending:
-        """What a client knows these messages by, if they are sent in the place of that."""
+        """Return the publish of the client, for messages that are sent in its place."""
         return self
 
     @property
     def is_kept(self) -> bool:
-        """Whether its messages are kept somewhere else by now, with their numbers: see `outbox`."""
+        """Tell whether an outbox keeps the messages, with their numbers: see `broker.remote.outbox`."""
         return False
 
     def is_wanted(self) -> bool:
-        """Whether somebody still waits for it."""
+        """Tell whether a client still waits for the confirm."""
         return self.confirms is not NOBODY
 
 
@@ -74,7 +74,7 @@ class _Nobody:
     """Listens in place of who was answered before."""
 
     def on_complete(self, pending: Pending) -> None:
-        """It is too late."""
+        """Do nothing: no client waits any more."""
 
 
 NOBODY: Final = _Nobody()
@@ -132,7 +132,7 @@ class Confirms:
         return late
 
     def take(self) -> list[tuple[int, bool, int]]:
-        """What may be told now: (number, multiple, refused) for each frame, in order."""
+        """Take the confirms to send now, in order: (number, multiple, refused) for each frame."""
         frames: list[tuple[int, bool, int]] = []
         opened = self.open
         while opened and not opened[0].waiting:

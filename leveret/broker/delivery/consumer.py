@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Consumer(Protocol):
-    """Somebody who takes messages from one queue."""
+    """Takes messages from one queue."""
 
     tag: str
     no_ack: bool
@@ -25,7 +25,7 @@ class Consumer(Protocol):
     begins_at: Start | None  # Of a stream's consumer: where it begins, or goes on.
 
     def room(self, average_bytes: int) -> int:
-        """How many messages of about this size it may be given in this turn; 0 or less: none."""
+        """Return how many messages of about this size it takes in this turn; 0 or less: none."""
 
     def deliver(self, batch: Batch, lo: int, hi: int) -> None:
         """Take the messages `lo`..`hi - 1` of the batch; never more than `room` said."""
@@ -41,7 +41,7 @@ class Subscriber(Consumer, Protocol):
     cancels_on_failover: bool  # It is to be told when another node leads its queue, and goes on only if asked again.
 
     def limit(self) -> int:
-        """How many may be out with it at a time, as far as its queue can count that; 0 is no limit."""
+        """Return how many unacknowledged messages it may have, as far as its queue can count them; 0 is no limit."""
 
     def shares_prefetch(self) -> bool:
-        """Whether what is out with others leaves less room for it."""
+        """Tell whether unacknowledged messages of other consumers count for its prefetch."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Turns:
-    """Of one queue."""
+    """Chooses the next consumer of a queue, by priority, or the single active one."""
 
     __slots__ = ("active", "queue")
 
@@ -32,7 +32,7 @@ class Turns:
             self.choose()
 
     def choose(self) -> None:
-        """Somebody came or went."""
+        """Choose the active consumer, after one came or went."""
         queue = self.queue
         if not queue.rules.single_active:
             self.active = None

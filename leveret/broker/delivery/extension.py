@@ -131,7 +131,7 @@ class Gate(Protocol):
         """The queue has handed out what it could."""
 
     def open_unwritten(self, first: int) -> bool:
-        """Whether this message, the first, may be handed out after all, with what follows it."""
+        """Tell whether this message, the first, and those behind it may be delivered before they are written."""
 
     def want(self, number: int) -> Gap:
         """A get is to be answered with this message; what to wait for until it may be."""
@@ -143,7 +143,7 @@ class Gate(Protocol):
         """Blocks up to this one are where they must be. True: more may be handed out now."""
 
     def spare(self) -> list[tuple[int, int]]:
-        """What could be handed out, and never was."""
+        """Return the ranges of messages that could have been delivered, and never were."""
 
     def end(self) -> None:
         """Everything may be handed out from now on."""

@@ -49,15 +49,18 @@ _INTEGERS: Final = frozenset("bBsuIil")
 
 
 class Start(NamedTuple):
-    """Where a reader begins: with the first message there is, with the last batch, with what comes next (and which
-    number that had, once somebody knows), with an offset, with the first message of a time."""
+    """The place where a reader begins.
+
+    That is the first message, the last batch, the next message (and its number, once it is known), an offset, or the
+    first message of a time.
+    """
 
     kind: int
     value: int = 0
 
 
 def parse_start(field: Field | None, wall_ms: int) -> Start | None:
-    """What a consumer's argument means; None if it means nothing."""
+    """Return the start that a consumer's argument names; None if it is invalid."""
     if field is None:
         return Start(NEXT)
     if field.kind == "T":
@@ -73,7 +76,7 @@ def parse_start(field: Field | None, wall_ms: int) -> Start | None:
 
 
 def offset_of(content: bytes) -> int:
-    """Which one it is, of a message that came from a stream."""
+    """Return the offset of a message that came from a stream."""
     table = headers(content, HEADER_AT)
     assert table is not None
     offset: int = table[NAME].value
@@ -97,7 +100,7 @@ def with_offsets(contents: list[bytes], offset: int) -> list[bytes]:
 
 
 def _cut(content: bytes) -> tuple[bytes, int]:
-    """What comes before the number, and where in the content that begins which comes behind it."""
+    """Return the bytes before the offset, and the position of those behind it."""
     flags_at = HEADER_AT + FLAGS_AT
     flags = content[flags_at] << 8 | content[flags_at + 1]
     at = HEADER_AT + PROPERTIES_AT
@@ -124,7 +127,7 @@ def _cut(content: bytes) -> tuple[bytes, int]:
 
 
 def _with_own(content: bytes, offset: int) -> bytes:
-    """Of a message that was published with such a header: it does not keep it."""
+    """Set the offset header of a message that was published with one of its own, which it loses."""
     properties = decode_content(content, HEADER_AT)
     table = dict(properties.headers or {})
     table[NAME] = Field("l", offset)

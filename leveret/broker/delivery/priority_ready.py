@@ -113,7 +113,7 @@ class Levels:
     # -- Levels --------------------------------------------------------------------------------------------------
 
     def levels(self) -> list[int]:
-        """Those at which something waits, the highest first."""
+        """Return the priorities with ready messages, the highest first."""
         return [level for level in range(self.filled.bit_length() - 1, -1, -1) if self.filled >> level & 1]
 
     def split(self, batch: Batch, lo: int, hi: int) -> Iterator[tuple[int, int, int]]:
@@ -213,7 +213,7 @@ class Levels:
 
 
 def rows_of(ready: deque[Entry]) -> Iterator[deque[Entry]]:
-    """What waits in a queue, as rows of ascending numbers, each of which may be changed: for most queues just one."""
+    """Yield the ready messages of a queue in rows of ascending numbers, which may be changed; most have one row."""
     levels = cast("Levels | deque[Entry]", ready)
     if not isinstance(levels, Levels):
         yield levels

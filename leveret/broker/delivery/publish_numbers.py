@@ -8,7 +8,7 @@ NAME_BYTES_MAX: Final = 128
 
 
 class Origin(NamedTuple):
-    """Of messages in a row."""
+    """The producer of messages, and their numbers."""
 
     producer: bytes
     first: int  # The number of the first one; the others have those that follow.

@@ -75,14 +75,14 @@ class Unacked:
         return iter(self.entries[self.head :])
 
     def all_out(self) -> Iterator[Delivered]:
-        """Those too that are set aside."""
+        """Yield all unacknowledged deliveries, also those that are set aside."""
         return chain(self, self.aside) if self.aside else iter(self)
 
     def set_aside(self, taken: list[Delivered]) -> None:
         self.aside += taken
 
     def put_back(self) -> None:
-        """What was set aside is as it was."""
+        """Take back what was set aside."""
         if self.aside:
             self.count += sum([one.count for one in self.aside])
             self.entries, self.head = sorted(chain(self, self.aside), key=FIRST_TAG), 0

@@ -149,7 +149,7 @@ def _ones(count: int) -> int:
 
 
 def _has_room(refused: int, count: int) -> bool:
-    """Whether so many numbers more can be decided without forgetting one that was refused."""
+    """Tell whether so many more numbers can be decided without forgetting one that was refused."""
     return not refused or count <= 0 or (count < WINDOW and not refused << count >> WINDOW)
 
 

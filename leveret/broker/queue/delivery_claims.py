@@ -48,7 +48,7 @@ EVERYTHING: Final = 1 << 62
 
 
 class Claims:
-    """Of one queue, at its master."""
+    """Claims of a mirrored queue at its master: which messages may be delivered without a further block."""
 
     __slots__ = ("ahead", "claimed", "gets", "held", "known", "needed", "noted", "queue", "taken", "under_way")
 
@@ -103,7 +103,7 @@ class Claims:
         return Gap(number, number, 1)
 
     def spare(self) -> list[tuple[int, int]]:
-        """What is claimed and was never handed out."""
+        """Return the ranges of messages that are claimed and were never delivered."""
         first = self.queue.delivered_through + 1
         return [(first, self.claimed)] if self.claimed >= first else []
 

@@ -53,7 +53,7 @@ COUNT_MAX: Final = (1 << 32) - 1  # That the log can tell.
 
 
 class Returns(Extension):
-    """Of one queue that counts."""
+    """Counts how often messages of a queue were returned, and enforces its delivery limit."""
 
     __slots__ = ("counts", "due", "overdue", "queue", "untold")
 
@@ -65,14 +65,14 @@ class Returns(Extension):
         self.due = False  # Some of them may be where they can be taken out.
 
     def restore(self, counts: dict[int, int], limit: int | None) -> None:
-        """What the log knows of those that wait: after a start, as a new master, or because there is a limit now."""
+        """Take over the counts that the log has: after a start, as a new master, or when a limit is set."""
         self.counts = dict(counts)
         if limit is not None:
             self.overdue = {number for number, count in counts.items() if count > limit}
         self.due = bool(self.overdue)
 
     def count(self, batch: Batch, at: int) -> int:
-        """How often a message has been given back."""
+        """Return how often a message was returned."""
         known = self.counts.get(batch.first + at)
         if known is None:
             return 1 if batch.kinds[at] & REDELIVERED else 0
@@ -194,7 +194,7 @@ def bury_overdue(queue: Queue, returns: Returns) -> None:
 
 
 def _cut(span: Span, number: int, kept: list[Span | Gap], dying: list[Span]) -> Span | None:
-    """What is left of a span behind the message."""
+    """Cut a span at a message, and return what is left behind it."""
     batch, at = span.batch, number - span.batch.first
     if at > span.lo:
         kept.append(Span(batch, span.lo, at))

@@ -35,11 +35,11 @@ class DurableState:
 
     @property
     def is_logged(self) -> bool:
-        """Whether the queue has a log that has to know of the table."""
+        """Tell whether the queue has a log, so that the table is written to it."""
         return self.queue.logs != NEVER
 
     def fits(self, key: bytes, value: bytes) -> bool:
-        """Whether the table has room for an entry."""
+        """Tell whether the table has room for an entry."""
         return fits(self.table, key, value)
 
     def set(self, key: bytes, value: bytes) -> None:

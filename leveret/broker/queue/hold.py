@@ -58,7 +58,7 @@ def unpark(parked: list[Parked], queue: AnyQueue) -> None:
 
 
 def go_on(queue: Queue, successor: AnyQueue) -> None:
-    """It is clear where the queue is: publishes go there, then whoever has a question asks it."""
+    """Send held publishes to where the queue is now, and then the questions that waited."""
     parked, waiting = queue.resume()
     unpark(parked, successor)
     for call in waiting:

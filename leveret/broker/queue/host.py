@@ -1,4 +1,4 @@
-"""What a queue asks of the broker it lives in."""
+"""The interface of the broker that a queue uses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Host(Protocol):
-    """What a queue asks of the broker it lives in."""
+    """What a queue may ask of its broker."""
 
     dirty: dict[Any, None]  # Queues that want a pump or have something for the log.
     content_bytes: int  # Contents in memory, all queues together.
@@ -41,10 +41,10 @@ class Host(Protocol):
     ruled: int  # How often policies have changed.
 
     def refresh(self, queue: Queue) -> None:
-        """They have since this queue was last told what holds for it."""
+        """Apply policies again: they have changed since this queue last read them."""
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:
-        """What holds for the messages of a queue."""
+        """Return the rules that arguments and policies give a queue."""
 
     def spill(self, queue: Queue, runs: list[Run]) -> None:
         """Put transient messages into the log; they can be loaded from now on."""
@@ -63,7 +63,7 @@ class Host(Protocol):
         """Call `then` when what is being read back for the queue is there, or the queue is gone."""
 
     def successor(self, queue: AnyQueue) -> AnyQueue | None:
-        """What stands for the queue since another master leads it."""
+        """Return the queue or proxy that replaces this one since it has another master."""
 
     def on_unused(self, queue: Queue) -> None:
         """The last consumer of an auto-delete queue is gone."""
@@ -72,10 +72,10 @@ class Host(Protocol):
         """By number: how often messages of the queue were given back, as far as its log knows."""
 
     def measure(self, queue: Queue, wanted: Wanted) -> Measured:
-        """Which of these messages the log holds, and their bytes, about."""
+        """Return which of these messages the log holds, and about how many bytes they have."""
 
     def note(self, text: str) -> None:
         """A line for the log that people read."""
 
     def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
-        """Which of these messages the log holds, ascending."""
+        """Return which of these messages the log holds, as ascending ranges."""

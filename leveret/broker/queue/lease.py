@@ -22,7 +22,7 @@ RUN_BYTES_MAX: Final = 30  # Three numbers, at their longest.
 
 
 class LeaseView(NamedTuple):
-    """What is told of a lease."""
+    """A lease as listings show it."""
 
     name: str
     acked: int  # Places below are gone.
@@ -34,7 +34,7 @@ class LeaseView(NamedTuple):
 
     @property
     def out(self) -> int:
-        """How many messages."""
+        """Return the number of leased messages."""
         return sum(last - first + 1 for _, first, last in self.runs)
 
 
@@ -106,7 +106,7 @@ class Lease:
         return numbers
 
     def take_held(self, gone: RangeSet) -> list[tuple[Batch, int, int]]:
-        """Those of them that are only in memory."""
+        """Take those of these messages that are only in memory."""
         taken: list[tuple[Batch, int, int]] = []
         kept: list[tuple[Batch, int, int]] = []
         for batch, lo, hi in self.held:
@@ -178,7 +178,7 @@ def unpack_lease(name: str, data: bytes) -> Lease:
 
 
 class Numbering:
-    """Which numbers messages have that were numbered anew."""
+    """Maps the old numbers of messages to those that they got when they entered the queue again."""
 
     __slots__ = ("firsts", "pieces")
 

@@ -97,7 +97,7 @@ AGAIN_MS: Final = 1_000  # When a lease is overdue and its queue cannot change n
 
 
 class Leases(Extension):
-    """Of one queue, at its master."""
+    """The leases of a queue at its master."""
 
     __slots__ = ("all", "closed", "queue")
 
@@ -107,7 +107,7 @@ class Leases(Extension):
         self.closed: dict[str, Lease] = {}  # The one that was closed first is the first.
 
     def held(self) -> Iterator[tuple[Batch, int, int]]:
-        """Of what is leased, what only memory has."""
+        """Yield leased messages that are only in memory."""
         for lease in self.all.values():
             yield from lease.held
 
@@ -282,7 +282,7 @@ class Leases(Extension):
         self.forget_contents(spill=True)
 
     def forget_contents(self, spill: bool = False) -> None:
-        """Of what the log has; or, if memory is very short, can be given."""
+        """Drop contents of leased messages that the log has; with `spill`, write the others to it first."""
         for lease in self.all.values():
             if lease.held:
                 lease.held = [
@@ -477,7 +477,7 @@ def release_lease(queue: Queue, name: str, then: Callable[[LeaseView | Refusal],
 
 
 def lease_views(queue: Queue) -> list[LeaseView]:
-    """What is known of a queue's leases, as far as it is safe."""
+    """Return a queue's leases, as far as they are on disk."""
     leases = queue.extension(Leases)
     return [] if leases is None else [lease.shown for lease in leases.all.values() if lease.shown is not None]
 

@@ -74,7 +74,7 @@ class Paging:
 
     @property
     def rules(self) -> QueueRules:
-        """What holds for its messages now."""
+        """Return the rules that apply to the queue's messages now."""
         if self.ruled != self.host.ruled:
             self.host.refresh(self)  # type: ignore[arg-type]
         return self.said
@@ -192,7 +192,7 @@ class Paging:
             self.ready_bytes -= ttl_and_length.bodies(batch.contents[lo:hi])
 
     def stop_loading(self, gap: Gap) -> None:
-        """What is being read of this gap is void: some of it is gone. It is read again, without that."""
+        """Ignore the read of this gap that is under way, since some of its messages are gone; it is read again."""
         if self.loading is gap:
             self.loading = None
 

@@ -262,8 +262,11 @@ class Queue(Paging):
         return awaiting
 
     def leave_ring(self, awaiting: list[Pending]) -> None:
-        """It is mirrored no longer, and an ordinary queue again. `awaiting`: who waits for blocks of the ring is told
-        with the next block, which is written behind those."""
+        """Become a queue without mirrors again.
+
+        `awaiting`: publishes that wait for blocks of the ring; they are confirmed with the queue's next block, which is
+        written behind those.
+        """
         self.awaiting[:0] = awaiting
         self.mirror = self.posts = None
         if self.gate is not None:
@@ -278,7 +281,7 @@ class Queue(Paging):
     # -- Extensions ----------------------------------------------------------------------------------------------
 
     def extension(self, kind: type[E]) -> E | None:
-        """What was added to the queue, of this kind."""
+        """Return the queue's extension of this kind, if it has one."""
         return None if self.extensions is None else self.extensions.find(kind)
 
     def extend(self, extension: Extension) -> None:
@@ -309,7 +312,7 @@ class Queue(Paging):
                 tell(batch)
 
     def tell_before_hand_out(self) -> None:
-        """What must not be handed out can be taken out."""
+        """Let extensions take out messages that must not be delivered."""
         if self.extensions is not None:
             for tell in self.extensions.before_hand_out:
                 tell()
@@ -421,7 +424,7 @@ class Queue(Paging):
     def enqueue_from(
         self, origin: Origin, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending
     ) -> bool:
-        """As `enqueue`, of a producer: what it has sent before is passed over."""
+        """Enqueue messages of a producer, except those that it has sent before."""
         if self.parked is not None:
             return park(self.parked, contents, keys, kind, size, pending, origin)
         return self.host.features.enqueue_once(self, origin, contents, keys, kind, size, pending)
@@ -451,7 +454,7 @@ class Queue(Paging):
             batch.stamped = len(batch.contents)
 
     def on_kind(self, kind: int) -> None:
-        """Of this kind is the first message, which waits in the log."""
+        """Note the flags of the first message, after it was read from the log."""
         if kind & EXPIRES:
             self.watch_ages()
             self.host.dirty[self] = None
@@ -462,7 +465,7 @@ class Queue(Paging):
         self.set_rules(rules)
 
     def set_rules(self, rules: QueueRules) -> None:
-        """What holds for its messages from now on."""
+        """Apply other rules to the queue from now on."""
         if rules == self.said:
             return
         if rules.expires_ms is not None:
@@ -480,11 +483,11 @@ class Queue(Paging):
         self.host.dirty[self] = None
 
     def set_pressed(self, pressed: bool) -> None:
-        """Whether its mirrors do not keep up, so that every publisher should wait."""
+        """Note whether mirrors do not keep up, so that every publisher should wait."""
         self.crowded_at = -1 if pressed else CROWDED_AT if self.consumers else NEVER
 
     def is_crowded(self) -> bool:
-        """Whether publishers that were told to slow down should still wait."""
+        """Tell whether publishers that were told to slow down should still wait."""
         return self.parked is not None or self.ready_count * 2 > self.crowded_at
 
     # -- Questions -----------------------------------------------------------------------------------------------
@@ -510,15 +513,15 @@ class Queue(Paging):
 
     @property
     def is_deferring(self) -> bool:
-        """Whether questions wait until it is clear where the queue is, or that it is gone."""
+        """Tell whether questions wait until it is clear where the queue is, or that it is gone."""
         return self.parked is not None or self.life is Life.MOVING or self.life is Life.DELETING
 
     def _gone(self) -> Refusal:
-        """It was deleted while somebody waited."""
+        """Return the refusal for a queue that was deleted while a client waited."""
         return not_found("queue", self.spec.name, self.spec.vhost)
 
     def touch(self) -> None:
-        """Somebody uses the queue, so that it does not expire."""
+        """Note that the queue is used, so that it does not expire."""
         self.used_ms = self.host.now_ms
 
     def status(self, then: Callable[[Status | Refusal], None]) -> None:
@@ -588,7 +591,10 @@ class Queue(Paging):
         then(None)
 
     def _adopt_orphan(self, consumer: Subscriber, queue: AnyQueue, then: Callable[[Refusal | None], None]) -> None:
-        """It is clear where the queue is. Consumers of links do not come here: their `OwnerEnd` puts them off."""
+        """Subscribe a consumer that waited, now that it is clear where the queue is.
+
+        Consumers of other nodes do not come here: their `OwnerEnd` holds them back.
+        """
         if consumer in self.orphans:
             self.orphans.remove(consumer)
             consumer.queue = queue
@@ -601,7 +607,7 @@ class Queue(Paging):
         self.remove_consumer(consumer)
 
     def set_limit(self, consumer: Consumer) -> None:
-        """It is asked for its room anyway."""
+        """Do nothing: local consumers are asked for their room at each delivery."""
 
     # -- Consumers -----------------------------------------------------------------------------------------------
 
@@ -716,7 +722,7 @@ class Queue(Paging):
             self.gate.check()
 
     def _opens(self, head: Span | Gap) -> bool:
-        """Whether it may be handed out after all, with what follows it."""
+        """Tell whether the first message, and those behind it, may be delivered before they are written."""
         return self.gate is not None and self.gate.open_unwritten(head.first)
 
     def _share_out(self, head: Span) -> bool:
@@ -806,12 +812,12 @@ class Queue(Paging):
         self.settle(batch, lo, hi)
 
     def settle_got(self, batch: Batch, at: int) -> None:
-        """Somebody got a message without having to acknowledge it."""
+        """Settle a message that basic.get fetched with automatic acknowledgement."""
         self.unacked_count -= 1
         self.settle(batch, at, at + 1)
 
     def count_acked(self, count: int) -> None:
-        """Somebody is done with messages that it had in hand, which are settled by their numbers."""
+        """Count messages as acknowledged that are settled by their numbers."""
         self.unacked_count -= count
         self.totals.acked += count
 
@@ -877,7 +883,7 @@ class Queue(Paging):
         self.bury(batch, hi - count, hi, reason)
 
     def drop_gap(self, gap: Gap, count: int) -> int:
-        """As many, or all, of a gap without holes at the front leave, without a letter. Gives how many."""
+        """Drop that many messages, or all, of a gap without holes at the head; no dead letters. Return the count."""
         count = min(count, gap.count)
         self.settle_numbers(gap.first, gap.first + count - 1, "maxlen")
         self.ready_count -= count
@@ -946,7 +952,7 @@ class Queue(Paging):
         self.host.dirty[self] = None
 
     def _put_back_again(self, span: Span) -> None:
-        """What was out with a consumer, shown or not. Contents may have been forgotten meanwhile."""
+        """Put unacknowledged messages back, seen by a client or not. Their contents may be in the log only by now."""
         batch = span.batch
         if batch.paged:
             for piece in reversed(span.alike()):
@@ -991,13 +997,13 @@ class Queue(Paging):
     # -- The log -------------------------------------------------------------------------------------------------
 
     def has_changes(self) -> bool:
-        """Whether `take_block` would give a block."""
+        """Tell whether `take_block` would return a block."""
         if self.settled or self.requeued or self.note_due or self.durable_state.changes:
             return True
         return self.open is not None and self.open.stored
 
     def take_block(self, time_ms: int) -> Block | None:
-        """What changed since the last block, if the log needs to know of it."""
+        """Return a block with all changes since the last one; None if there is nothing for the log."""
         batch, self.open = self.open, None
         if batch is not None and not batch.stored:
             batch = None
@@ -1041,12 +1047,12 @@ class Queue(Paging):
         self.delivered_through = min(self.delivered_through, through)
 
     def take_awaiting(self) -> list[Pending]:
-        """Who waits for the block that is being taken, or for one that will not be."""
+        """Take the publishes that wait for the block that is being taken, or for one that is not needed."""
         awaiting, self.awaiting = self.awaiting, []
         return awaiting
 
     def take_posts(self) -> list[Post]:
-        """Which messages of the block that is being taken are awaited."""
+        """Take the confirms that are due for messages of the block that is being taken."""
         posts = self.posts
         if not posts:
             return []
@@ -1054,7 +1060,7 @@ class Queue(Paging):
         return posts
 
     def drop_last_post(self) -> None:
-        """Whoever has numbered the last messages knows what to do about them."""
+        """Forget the last due confirm: the caller keeps account of those messages itself."""
         if self.posts:
             self.posts.pop()
 
@@ -1076,7 +1082,7 @@ class Queue(Paging):
         batch.unlogged_bytes = 0
 
     def end_batch(self) -> None:
-        """What comes next begins another batch, if the open one has nothing for the log."""
+        """Let the next message begin another batch, if the open one has nothing for the log."""
         if self.open is not None and not self.open.stored:
             self.open = None
 

@@ -25,7 +25,7 @@ from typing import Final
 
 
 class Access(Enum):
-    """What passes through a queue now."""
+    """Says which operations a queue lets through now."""
 
     OPEN = auto()
     """Publishes are taken, and messages are handed out."""
@@ -44,7 +44,7 @@ class Access(Enum):
 
 
 class Life(Enum):
-    """Whether a queue stays at this node."""
+    """Says whether a queue stays at this node."""
 
     HERE = auto()
     """The queue is at this node, and is to stay."""

@@ -35,7 +35,7 @@ LOOK_AHEAD: Final = 64  # Messages with times to live of their own that are hand
 
 
 def before_pump(queue: Queue) -> None:
-    """What came in this turn came now; what is overdue is not handed out."""
+    """Stamp messages that came in this turn with the time, and drop expired ones before delivering."""
     now_ms = queue.host.wall_ms
     if queue.open is not None:
         queue.open.stamp(now_ms)
@@ -48,7 +48,7 @@ def before_pump(queue: Queue) -> None:
 
 
 def after_pump(queue: Queue) -> None:
-    """What nobody took."""
+    """Apply limits to the messages that no consumer took."""
     if queue.frozen or (queue.departure is not None and queue.departure.begun):
         return  # Somebody else may have the queue, or will.
     rules = queue.rules
@@ -86,7 +86,7 @@ def _expire(queue: Queue, now_ms: int) -> None:
 
 
 def _due(queue: Queue, head: Span) -> tuple[int | None, int]:
-    """When the first message of a span has to go, and up to which index others go with it."""
+    """Return when the first message of a span expires, and up to which index others expire with it."""
     batch, lo = head.batch, head.lo
     if not batch.times:
         batch.stamp(queue.host.wall_ms)  # From before anybody cared.
@@ -179,17 +179,17 @@ def _drop_bytes(queue: Queue, bytes_max: int) -> None:
 
 
 def bodies(contents: list[bytes]) -> int:
-    """How many bytes these contents have for bodies, which is what limits are about."""
+    """Return the bytes of the bodies of these contents, which length limits count."""
     return sum([body_size(content, HEADER_AT) for content in contents])
 
 
 def entry_bytes(entry: Span | Gap) -> int:
-    """Of what waits, by the bodies."""
+    """Return the body bytes of an entry of the ready list."""
     return entry.body_bytes if isinstance(entry, Gap) else bodies(entry.batch.contents[entry.lo : entry.hi])
 
 
 def recount(gap: Gap, contents: list[bytes]) -> int:
-    """How many bytes more than was counted for them the first messages of a gap turn out to have."""
+    """Return how many more body bytes the first messages of a gap have than were estimated."""
     found = bodies(contents)
     counted = min(gap.body_bytes, found)
     gap.body_bytes -= counted
@@ -199,7 +199,7 @@ def recount(gap: Gap, contents: list[bytes]) -> int:
 def turn_away(
     queue: Queue, contents: list[bytes], keys: list[bytes], kind: int, pending: Pending | None
 ) -> bool:
-    """Whether a publish of one message to a queue that refuses what does not fit is refused, and dealt with.
+    """Refuse a publish of one message if the queue is full and rejects publishes; return whether it was refused.
 
     Publishes to such a queue come one by one (`Route.is_plain` is false), so that each has a fate of its own.
     """

@@ -455,8 +455,10 @@ class Session:
         return 0 if self.transaction is None else self.transaction.overdue(looks)
 
     def find_route(self, arguments: bytes) -> Route:
-        """Return where a publish goes, after the permission check. `arguments`: exchange and routing key as AMQP writes them, and a
-        byte of flags, which is what routes are remembered by. Raises `Refused`."""
+        """Return where a publish goes, after the permission check. Raises `Refused`.
+
+        `arguments`: exchange and routing key as AMQP writes them, and a byte of flags; routes are remembered by them.
+        """
         login, vhost = self.login, self.login.vhost
         route = Route(arguments)
         if route.immediate:

@@ -52,6 +52,10 @@ def test_topic(topic: str, ours: Records) -> None:
     )
 
 
+def test_conversations_of_the_machines_are_among_the_topics() -> None:
+    assert any(is_shared(topic) for topic in topics())
+
+
 def test_lists_name_conversations_that_there_are() -> None:
     keys: set[Key] = {(topic, each.title) for topic in topics() for each in read_topic(topic)}
     assert listed(DIFFERENCES) | listed(PENDING) <= keys
