@@ -16,6 +16,7 @@ addresses, where a node is cut off by freezing all others, is in `tests/system/c
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -27,6 +28,8 @@ from typing import Any
 from tests.support.members import Cluster, Member
 
 NOBODY = "02:00:00:00:00:ff"
+MOST = 16  # Networks of one process. Each has names of its own: the kernel removes those of the one before a while later.
+_COUNT = itertools.count()
 AMQP, CLUSTER = 5672, 25672  # Each node has an address of its own, so all have the same ports.
 
 
@@ -57,7 +60,7 @@ class Network:
     """So many namespaces, numbered from 1, each of which reaches all others until links are cut."""
 
     def __init__(self, size: int) -> None:
-        own = os.getpid() % 50_000
+        own = (os.getpid() * MOST + next(_COUNT)) % 50_000
         self.size = size
         self.bridge = f"lvb{own}"
         self.subnet = f"10.{200 + own // 250 % 50}.{own % 250}"
