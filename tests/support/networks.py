@@ -28,7 +28,7 @@ from typing import Any
 from tests.support.members import Cluster, Member
 
 NOBODY = "02:00:00:00:00:ff"
-MOST = 16  # Networks of one process. Each has names of its own: the kernel removes those of the one before a while later.
+MOST = 16  # Networks of one process. Each has its own names, since the kernel removes those of the last one later.
 _COUNT = itertools.count()
 AMQP, CLUSTER = 5672, 25672  # Each node has an address of its own, so all have the same ports.
 
