@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MODULES_MAX = 14
-FOLDERS = ("leveret", "pyspark_leveret", "simulation", "benchmarks")  # In which packages are small.
+FOLDERS = ("leveret", "pyspark_leveret", "simulation", "benchmarks", "tests")  # In which packages are small.
 LAYERED = ("leveret", "simulation", "benchmarks")  # Whose packages stand in `LAYERS`.
 
 LAYERS = (

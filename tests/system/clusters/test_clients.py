@@ -13,7 +13,7 @@ from aio_pika.abc import AbstractIncomingMessage
 
 from tests.support.members import Cluster, Member
 from tests.support.servers import ROOT
-from tests.system.clients.celery_worker import Held, Worker
+from tests.system.clients.frameworks.celery_worker import Held, Worker
 
 SECONDS = 60
 NODE = shutil.which("node")

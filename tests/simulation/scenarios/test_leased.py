@@ -7,8 +7,7 @@ import pytest
 from simulation.leased import run
 from simulation.plan import Plan
 from simulation.world import Violation
-
-from .mutations import Mutation, put
+from tests.simulation.bugs.mutations import Mutation, put
 
 STEPS = 40
 SEEDS = 12

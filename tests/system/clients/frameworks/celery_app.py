@@ -1,4 +1,4 @@
-"""The Celery app of the tests: what `python -m celery -A tests.system.clients.celery_app worker` runs.
+"""The Celery app of the tests: what `python -m celery -A tests.system.clients.frameworks.celery_app worker` runs.
 
 Tests and tasks talk through queues of the same broker: a task that begins says so in one, and holds until something
 comes through another, so nobody has to guess how long anything takes.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .mutations import Mutation
+from tests.simulation.bugs.mutations import Mutation
 
 
 def _featured(

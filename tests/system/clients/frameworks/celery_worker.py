@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.servers import ROOT, read_line
-from tests.system.clients.celery_app import KIND, SECONDS, URL, make
+from tests.system.clients.frameworks.celery_app import KIND, SECONDS, URL, make
 
 
 class Worker:
@@ -20,7 +20,7 @@ class Worker:
         self.name = f"{kind}@tests"
         self.log = folder / f"{kind}.log"
         self.environment = {**os.environ, URL: url, KIND: kind}
-        module = "tests.system.clients.celery_app"
+        module = "tests.system.clients.frameworks.celery_app"
         self.command = [sys.executable, "-m", "celery", "-A", module, "worker", "-n", self.name, *arguments]
         self.process: subprocess.Popen[str] | None = None
         self.app = make(url, kind)

@@ -11,8 +11,7 @@ from simulation.clients.client import Client
 from simulation.clients.producer import Producer
 from simulation.plan import Plan
 from simulation.world import Violation, World, run
-
-from .mutations import Mutation, put
+from tests.simulation.bugs.mutations import Mutation, put
 
 TAKING = frozenset({"consume", "get", "cancel", "prove", "purge", "delete"})
 

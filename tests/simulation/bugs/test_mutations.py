@@ -11,13 +11,12 @@ import pytest
 
 from simulation.plan import STEPS, Plan
 from simulation.world import Violation, run
-
-from .mutations import ALONE, MIRRORED, TOGETHER, VARIED, Mutation, check_code, put
-from .mutations_featured import FEATURED
-from .mutations_paired import DETACHED, PAIRED
-from .mutations_special import SPECIAL
-from .mutations_strategies import STRATEGIES
-from .mutations_witnessed import WITNESSED
+from tests.simulation.bugs.mutations import ALONE, MIRRORED, TOGETHER, VARIED, Mutation, check_code, put
+from tests.simulation.bugs.mutations_featured import FEATURED
+from tests.simulation.bugs.mutations_paired import DETACHED, PAIRED
+from tests.simulation.bugs.mutations_special import SPECIAL
+from tests.simulation.bugs.mutations_strategies import STRATEGIES
+from tests.simulation.bugs.mutations_witnessed import WITNESSED
 
 SEEDS = 60
 

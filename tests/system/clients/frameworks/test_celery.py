@@ -21,8 +21,8 @@ from kombu import Queue
 
 from tests.support.members import free_port
 from tests.support.servers import Server, until
-from tests.system.clients.celery_app import SECONDS
-from tests.system.clients.celery_worker import Held, Worker
+from tests.system.clients.frameworks.celery_app import SECONDS
+from tests.system.clients.frameworks.celery_worker import Held, Worker
 
 
 @pytest.fixture(scope="module")

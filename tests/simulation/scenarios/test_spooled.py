@@ -10,8 +10,7 @@ import pytest
 
 from simulation.plan import STEPS, Plan
 from simulation.world import Violation, run
-
-from .mutations import Mutation, check_code, put
+from tests.simulation.bugs.mutations import Mutation, check_code, put
 
 SEEDS = 60
 MUTATIONS = (
