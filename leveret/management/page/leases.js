@@ -20,6 +20,7 @@ export function leases(app) {
         { title: "Acknowledged through", number: true, cell: (one) => number(one.acked) },
         { title: "Next", number: true, cell: (one) => number(one.next) },
         { title: "Taken", number: true, cell: (one) => number(one.out) },
+        { title: "Behind", number: true, cell: (one) => h("span", { title: "Messages taken and not acknowledged, and those that wait in the queue" }, number(one.lag)) },
         { title: "Last used", number: true, cell: (one) => `${duration(one.age)} ago` },
         { title: "Lasts", number: true, cell: (one) => duration(one.timeout) },
         { title: "", cell: (one) => button("Release …", () => confirm(`Release ${one.name}?`,

@@ -29,6 +29,7 @@ COMMANDS: Final = (
         "list_leases", MONITORING, IN_VHOST, "Lists the leases of the queues of a vhost",
         "leveretctl list_leases name queue out age timeout", list_leases, 0, None, VHOST, columns=columns.LEASES,
         more="acked: places below are done with; next: places below were given; out: messages that are in the lease; "
+        "lag: these and the messages that wait in the queue; "
         "age: seconds since it was last used; timeout: after so many it is released by itself",
     ),
     Command(

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from leveret.broker.queue.leases import Leases
+from leveret.broker.queue.leases import Leases, lease_views
 from leveret.metadata.model.maintenance_mark import state_of
 from leveret.node.admin.queues.lists import _unconfirmed, _unsent_bytes
 from leveret.node.admin.statistics.node_rows import log_figures
@@ -130,6 +130,11 @@ def _leases(control: Control, queue: Queue) -> int | None:
     return None if leases is None else len(leases.all)
 
 
+def _leased(control: Control, queue: Queue) -> int | None:
+    leases = queue.extension(Leases)
+    return None if leases is None else sum(view.out for view in lease_views(queue))
+
+
 def _traffic(name: str) -> Callable[[Control, Queue], int]:
     return lambda control, queue: int(getattr(queue.totals, name))
 
@@ -187,8 +192,8 @@ QUEUES: Final = (
            _lag("bytes")),
     Metric("queue_mirror_lag_seconds", GAUGE, "Time by which the slowest mirror is behind", "mirror_metrics",
            _lag("seconds")),
-    Metric("queue_leases", GAUGE, "Leases of a queue", "lease_metrics",
-           _leases),
+    Metric("queue_leases", GAUGE, "Leases of a queue", "lease_metrics", _leases),
+    Metric("queue_messages_leased", GAUGE, "Messages that are in leases of a queue", "lease_metrics", _leased),
 )  # fmt: skip
 OF_ONE_ONLY: Final = frozenset({"queue_head_message_timestamp"})  # A sum of times is none.
 

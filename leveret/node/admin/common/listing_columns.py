@@ -45,7 +45,7 @@ CONSUMERS: Final = (
 SPOOLS: Final = (
     "node", "queue", "vhost", "home", "state", "reason", "messages", "bytes", "oldest", "sent", "expired", "refused",
 )  # fmt: skip
-LEASES: Final = ("name", "queue", "acked", "next", "out", "runs", "age", "timeout", "node", "owner")
+LEASES: Final = ("name", "queue", "acked", "next", "out", "lag", "runs", "age", "timeout", "node", "owner")
 
 QUEUES_SHOWN: Final = ("name", "messages")
 MIRRORS_SHOWN: Final = ("queue", "node", "role", "state", "lag_messages", "lag_bytes", "lag_seconds")
@@ -53,7 +53,7 @@ EXCHANGES_SHOWN: Final = ("name", "type")
 BINDINGS_SHOWN: Final = BINDINGS
 VHOSTS_SHOWN: Final = ("name",)
 SPOOLS_SHOWN: Final = ("node", "queue", "home", "state", "messages", "bytes", "oldest", "sent")
-LEASES_SHOWN: Final = ("name", "queue", "acked", "next", "out", "age", "timeout")
+LEASES_SHOWN: Final = ("name", "queue", "acked", "next", "out", "lag", "age", "timeout")
 CONNECTIONS_SHOWN: Final = ("user", "peer_host", "peer_port", "state")
 CHANNELS_SHOWN: Final = ("pid", "user", "consumer_count", "messages_unacknowledged")
 CONSUMERS_SHOWN: Final = (

@@ -42,6 +42,7 @@ def _row(queue: Queue, view: LeaseView) -> dict[str, Any]:
         "acked": view.acked,
         "next": view.next,
         "out": view.out,
+        "lag": view.out + queue.ready_count,
         "runs": len(view.runs),
         "age": max(queue.host.wall_ms - view.touched_ms, 0) // 1000,
         "timeout": view.timeout_ms // 1000,

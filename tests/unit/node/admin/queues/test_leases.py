@@ -12,7 +12,7 @@ from leveret.broker.queue.queue import Queue
 from tests.support.control_world import ask, cluster, refusal, rows
 from tests.support.ring_world import Rings
 
-COLUMNS = ["name", "queue", "acked", "next", "out", "runs", "timeout", "node"]
+COLUMNS = ["name", "queue", "acked", "next", "out", "lag", "runs", "timeout", "node"]
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def test_leases_are_listed_and_released_from_any_node(rings: Rings) -> Non
     lease(rings, "ack", 1)
     for server in rings.servers.values():
         found = await rows(server, "list_leases", vhost="/", columns=COLUMNS)
-        assert found == [["job", "q", 1, 3, 2, 1, 60, "two@host"]]
+        assert found == [["job", "q", 1, 3, 2, 4, 1, 60, "two@host"]]
     asked = asyncio.ensure_future(
         ask(rings.servers["one@host"], "release_lease", vhost="/", queue="q", name="job")
     )
