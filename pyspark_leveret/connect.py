@@ -15,11 +15,12 @@ from typing import Final
 
 from leveret.client.address import Address
 from leveret.client.amqp import BrokerError
-from leveret.data.client import DataClient, DataError, Refused, Unreachable
+from leveret.data.client import NOT_FOUND, DataClient, DataError, Refused, Unreachable
 from leveret.data.sheet import BadSheet
 from pyspark_leveret.options import Access
 
 PLANNING_PATIENCE_S: Final = 10.0  # A user with a mistyped server waits in front of a screen.
+FIRST_PATIENCE_S: Final = 2.0  # While not even a connection can be made: the address is wrong, or nothing runs there.
 READING_PATIENCE_S: Final = 60.0  # Long enough for a running task to outlast the failover of a node.
 CLIENTS_MAX: Final = 16
 
@@ -45,9 +46,11 @@ def client(access: Access, patience_s: float = READING_PATIENCE_S) -> DataClient
 
 
 def new_client(access: Access, patience_s: float) -> DataClient:
+    is_planning = patience_s <= PLANNING_PATIENCE_S
     return DataClient(
-        access.servers, access.vhost, access.user, access.password, tls=access.tls(), patience_s=patience_s
-    )
+        access.servers, access.vhost, access.user, access.password, tls=access.tls(), patience_s=patience_s,
+        first_patience_s=FIRST_PATIENCE_S if is_planning else None,
+    )  # fmt: skip
 
 
 @contextmanager
@@ -72,7 +75,7 @@ def _refusal(access: Access, what: str, error: Refused) -> str:
         return f"cannot {what}: user '{access.user}' is unknown, or the password is wrong ({said})"
     if error.status in (401, 403):
         return f"cannot {what}: user '{access.user}' lacks the permission in vhost '{access.vhost}' ({said})"
-    if error.status == 404:
+    if error.status == NOT_FOUND:
         return f"cannot {what}: not found in vhost '{access.vhost}' ({said})"
     return f"cannot {what}: {said} ({error.status})"
 
@@ -82,7 +85,9 @@ def login_error(error: BrokerError, access: Access, address: Address) -> Excepti
     text = str(error)
     if " 403 " in text:
         return LeveretError(f"{address} refuses user '{access.user}': wrong user or password? ({text})")
-    if "user and password" in text:  # The error that an HTTP port causes, too.
+    if "speaks HTTP" in text:
+        return LeveretError(f"cannot log in: {text} (what is meant is a port for AMQP, by default 5672)")
+    if "user and password" in text:  # The error of a port that closes the connection.
         return LeveretError(f"cannot log in: {text} (what is meant is a port for AMQP, by default 5672)")
     if " 530 " in text:
         return LeveretError(f"{address} refuses user '{access.user}' in vhost '{access.vhost}' ({text})")

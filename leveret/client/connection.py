@@ -104,6 +104,8 @@ class Connection:
             self.received += data
             if self.received[:4] == b"AMQP":
                 raise BrokerError(f"{self.address} speaks another protocol than AMQP 0-9-1")
+            if self.received[:5] == b"HTTP/":
+                raise BrokerError(f"{self.address} speaks HTTP: it is no port for AMQP")
 
     def _read_method(self) -> tuple[Name, bytes]:
         """Returns the next method and its arguments, skipping heartbeats."""

@@ -42,6 +42,8 @@ REFERRALS_MAX: Final = 16
 PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 1.0
 READ_BYTES: Final = 4 << 20
+CONNECT_S: Final = 3.0  # A node whose machine is off does not even refuse; the next one is asked instead.
+NOT_FOUND: Final = 404
 TRY_AGAIN: Final = (421, 429, 502, 503, 504)
 
 Answer = TypeVar("Answer")
@@ -105,7 +107,8 @@ class QueueInfo(NamedTuple):
 class DataClient:
     """Reads from the nodes of one cluster. `servers`: `host`, `host:port`, or URLs; `tls` is for https (default: the
     system's certificates). `timeout_s` limits the wait for one answer, `patience_s` the search for a node that gives
-    it."""
+    it, and `first_patience_s` (default: the same) the search for a node that takes a connection, as long as none ever
+    did."""
 
     def __init__(
         self,
@@ -117,6 +120,7 @@ class DataClient:
         tls: ssl.SSLContext | None = None,
         timeout_s: float = 30.0,
         patience_s: float = 30.0,
+        first_patience_s: float | None = None,
     ) -> None:
         names = [servers] if isinstance(servers, str) else list(servers)
         self.servers = [_url(name, tls is not None) for name in names]
@@ -125,6 +129,8 @@ class DataClient:
         self.vhost = vhost
         self.timeout_s = timeout_s
         self.patience_s = patience_s
+        self.first_patience_s = patience_s if first_patience_s is None else min(first_patience_s, patience_s)
+        self._was_connected = False
         self._tls = tls
         self._headers = {
             "Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode(),
@@ -268,7 +274,7 @@ class DataClient:
         """Sends a request until a node answers it. Raises DataError."""
         target = path + ("?" + urlencode(query) if query else "")
         body = None if given is None else json.dumps(given).encode()
-        deadline = time.monotonic() + self.patience_s + wait_s
+        began = time.monotonic()
         pause_s = PAUSE_S
         trouble: Exception | str = ""
         while True:
@@ -305,7 +311,8 @@ class DataClient:
                     todo[:0] = filter(self._may_ask, _referrals(data))
             if failure is not None and not may_change:
                 raise failure
-            if time.monotonic() + pause_s > deadline:
+            patience_s = self.patience_s + wait_s if self._was_connected else self.first_patience_s
+            if time.monotonic() + pause_s > began + patience_s:
                 # The text of an answer that is no HTTP may contain anything.
                 said = "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(trouble))
                 raise Unreachable(f"nobody answered {method} {path}: {said}{_hint(said)}")
@@ -338,7 +345,10 @@ class DataClient:
             fresh: HTTPConnection = HTTPSConnection(host, parts.port, timeout=self.timeout_s, context=context)
         else:
             fresh = HTTPConnection(host, parts.port, timeout=self.timeout_s)
+        fresh.timeout = min(self.timeout_s, CONNECT_S)
+        fresh.connect()
         self._connections[url] = fresh
+        self._was_connected = True
         return self._exchange(fresh, url, method, target, body, wait_s)
 
     def _exchange(

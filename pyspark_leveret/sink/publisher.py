@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 from leveret.client import amqp
 from leveret.client.address import Address
 from leveret.client.amqp import BrokerError
-from leveret.client.connection import RECEIVE_BYTES, Connection
+from leveret.client.connection import CALL_TIMEOUT_S, RECEIVE_BYTES, Connection
 from leveret.protocol.tables import BadTable, decode_table, to_python
 from pyspark_leveret.connect import LeveretError, Lost, login_error
 from pyspark_leveret.options import Access
@@ -36,7 +36,8 @@ from pyspark_leveret.options import Access
 WINDOW: Final = 20_000  # Unconfirmed messages at most; likewise bytes.
 WINDOW_BYTES: Final = 16 << 20
 PATIENCE_S: Final = 60.0
-FIRST_PATIENCE_S: Final = 10.0  # For the first connection: probably the address is wrong.
+FIRST_PATIENCE_S: Final = 3.0  # For the first connection of a job: probably the address is wrong.
+FIRST_LOGIN_S: Final = 10.0  # Likewise, for a server that takes the connection and says nothing.
 PAUSE_S: Final = 0.1
 PAUSE_S_MAX: Final = 2.0
 WILL_PASS: Final = (320, 541)  # Reply codes after which another connection may work: the node stops, internal error.
@@ -70,9 +71,10 @@ class Chunk(NamedTuple):
 
 
 class Publisher:
-    """Publishes as `producer`. `base` is the producer's number before that of the first message here."""
+    """Publishes as `producer`. `base` is the producer's number before that of the first message here. With `was_here`
+    the job has reached the broker before, and the publisher waits for one that is down."""
 
-    def __init__(self, access: Access, producer: str, base: int) -> None:
+    def __init__(self, access: Access, producer: str, base: int, was_here: bool = False) -> None:
         self.access = access
         self.producer = producer
         self.base = base
@@ -82,13 +84,15 @@ class Publisher:
         self._kept: deque[Chunk] = deque()  # Chunks with unconfirmed messages.
         self._kept_bytes = 0
         self._last = 0
-        self._gives_up_at = time.monotonic() + FIRST_PATIENCE_S
+        self._gives_up_at = time.monotonic() + (PATIENCE_S if was_here else FIRST_PATIENCE_S)
+        self._login_s = CALL_TIMEOUT_S if was_here else FIRST_LOGIN_S
         self._pause_s = 0.0
         self._trouble = ""  # The last error since the last confirm.
         self._addresses = cycle(access.amqp_addresses())
         self._tls = access.tls()
         self._start()
         self._gives_up_at = time.monotonic() + PATIENCE_S
+        self._login_s = CALL_TIMEOUT_S
 
     # -- Sending -------------------------------------------------------------------------------------------------
 
@@ -220,7 +224,7 @@ class Publisher:
         self._began_behind = self._kept[0].before if self._kept else self._last
         said: amqp.Table = {"leveret_producer": self.producer, "leveret_sequence": self.base + self._began_behind}
         try:
-            connection = Connection(address, f"spark {self.producer}", said, context)
+            connection = Connection(address, f"spark {self.producer}", said, context, self._login_s)
             self.knows_producers = _knows_producers(connection.server_properties)
             connection.select_confirms()
         except BrokerError as error:

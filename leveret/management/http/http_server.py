@@ -44,6 +44,7 @@ logger = logging.getLogger("leveret.management")
 
 UNSENT_BYTES_HIGH: Final = 1 << 20
 PIECE_BYTES: Final = 1 << 20  # Written before it is looked whether the client takes it.
+AMQP_PREFIX: Final = b"AMQP"  # Of what an AMQP client sends first.
 AHEAD_BYTES_MAX: Final = 64 << 10
 LINGER_S: Final = 1.0
 LENGTH_DIGITS_MAX: Final = 20
@@ -162,6 +163,11 @@ class HttpConnection(asyncio.Protocol):
             self.ahead += len(data)
         if self.h11.their_state is h11.IDLE and not self.h11.trailing_data[0]:
             self._arm(self.server.limits.request_s, self._on_late)
+            if data.startswith(AMQP_PREFIX):
+                # There would be no end of a line to wait for, and the client waits for an answer.
+                self.is_last = True
+                self._answer_now(Problem(400, "bad_request", "this port speaks HTTP, not AMQP").response())
+                return
         self.h11.receive_data(data)
         self._advance()
 

@@ -173,6 +173,12 @@ def test_a_port_that_is_none_for_amqp() -> None:
         thread.join()
 
 
+def test_the_management_port(data_broker: Server) -> None:
+    options = Options({"servers": f"127.0.0.1:{data_broker.management_port}"}).sink()
+    with pytest.raises(LeveretError, match=r"speaks HTTP.*what is meant is a port for AMQP"):
+        Publisher(options.access, "strange", 0)
+
+
 # -- Exactly once ------------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +14,7 @@ import pika
 import pytest
 
 import leveret.testing
+from leveret.data import client as data_client
 from leveret.data.client import DataClient, DataError, Refused, Unreachable
 from leveret.data.sheet import REDELIVERED
 from tests.support.servers import until
@@ -310,6 +313,28 @@ def test_another_port_answers(node: leveret.testing.Broker) -> None:
     with pytest.raises(Unreachable, match=r"that is a port for AMQP") as caught:
         DataClient(f"127.0.0.1:{node.port}", patience_s=0.1).queues(["q"])
     assert str(caught.value).isprintable()
+
+
+def test_nobody_listens_and_one_is_told_soon() -> None:
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match="refused"):
+        DataClient("127.0.0.1:1", patience_s=60.0, first_patience_s=0.1).queues(["q"])
+    assert time.monotonic() - began < 30
+
+
+def test_a_machine_that_is_off_does_not_hold_up_the_others(
+    node: leveret.testing.Broker, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full backlog answers no more than a machine that is off."""
+    monkeypatch.setattr(data_client, "CONNECT_S", 0.1)
+    channel.queue_declare("there", durable=True)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as off, socket.socket() as first, socket.socket() as second:
+        for one in (first, second):
+            one.setblocking(False)
+            one.connect_ex(off.getsockname())
+        servers = [f"127.0.0.1:{off.getsockname()[1]}", f"127.0.0.1:{node.ports['management']}"]
+        with DataClient(servers, timeout_s=600.0, patience_s=60.0) as client:
+            assert [info.name for info in client.queues(["there"])] == ["there"]
 
 
 def test_nobody_answers() -> None:

@@ -99,6 +99,12 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], byt
     return int(first.split()[1]), headers, body
 
 
+async def test_an_amqp_client_is_told_at_once() -> None:
+    async with Door(Limits(request_s=600.0)) as door:
+        said = await door.say(b"AMQP\0\0\x09\x01")
+        assert said.startswith(b"HTTP/1.1 400 ") and b"this port speaks HTTP, not AMQP" in said
+
+
 async def test_one_connection_many_requests() -> None:
     async with Door(Limits()) as door:
         reader, writer = await door.connect()
