@@ -83,6 +83,8 @@ def session(name: str, master: str | None = None, settings: list[str] | tuple[st
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
+    from pyspark_leveret.several_streams import prepare_streams
+
     # Jobs pass Arrow tables and do not use pandas; Spark warns about its version all the same.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # They log each exception again, as JSON.
@@ -97,6 +99,7 @@ def session(name: str, master: str | None = None, settings: list[str] | tuple[st
             raise ValueError(f"--conf takes KEY=VALUE, and got {setting}")
         builder = builder.config(key, value)
     made = builder.getOrCreate()
+    prepare_streams(made)
     # The error that ends a job is raised here and printed in one line. Spark would log it several times more, with
     # stack traces.
     if made.conf.get(LOG_LEVEL, None) is None:
