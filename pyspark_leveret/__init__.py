@@ -52,19 +52,26 @@ class LeveretDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark_leveret.options import Options
         from pyspark_leveret.schema import chosen
-        from pyspark_leveret.source.batch import LeveretReader
+        from pyspark_leveret.source.batch import reader_class
 
-        return LeveretReader(Options(self.options).source(streaming=False), chosen(schema.fields))
+        return reader_class()(Options(self.options).source(streaming=False), chosen(schema.fields))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from pyspark_leveret.options import Options
         from pyspark_leveret.schema import chosen
+        from pyspark_leveret.spark_versions import HAS_LIMITS
 
         options, columns = Options(self.options).source(streaming=True), chosen(schema.fields)
         if options.access.speaks_amqp:
+            if not HAS_LIMITS:
+                raise NotImplementedError("streaming from RabbitMQ needs Spark 4.2 or newer")
             from pyspark_leveret.source.rabbitmq_stream import RabbitMQStreamReader
 
             return RabbitMQStreamReader(options, columns)
+        if not HAS_LIMITS:
+            from pyspark_leveret.source.earlier_stream import EarlierStreamReader
+
+            return EarlierStreamReader(options, columns)
         from pyspark_leveret.source.stream import LeveretStreamReader
 
         return LeveretStreamReader(options, columns)
@@ -79,7 +86,7 @@ class LeveretDataSource(DataSource):
         from pyspark_leveret.options import Options
         from pyspark_leveret.sink.writer import LeveretStreamWriter
 
-        return LeveretStreamWriter(Options(self.options).sink(), schema.fields, overwrite)
+        return LeveretStreamWriter(Options(self.options).sink(streaming=True), schema.fields, overwrite)
 
 
 DefaultSource = LeveretDataSource

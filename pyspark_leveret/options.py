@@ -28,6 +28,8 @@ LATEST: Final = -1
 LEASE_TIMEOUT_MS: Final = 86_400_000
 SERVERS: Final = "127.0.0.1"
 AMQP_PORT: Final = 5672
+PRODUCER_BYTES_MAX: Final = 100  # A broker takes 128, and the task is part of the name.
+BATCHES_MAX: Final = 1 << 31  # The number of a message is that of its batch in front of 32 bits for its row.
 AMQPS_PORT: Final = 5671
 
 ACCESS: Final = ("servers", "vhost", "user", "password", "cafile", "certfile", "keyfile")
@@ -36,15 +38,16 @@ SOURCE: Final = (
     "includeHeaders",
 )  # fmt: skip
 BATCH: Final = ("endingOffsets", "endingOffsetsByTimestamp")
-STREAM: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "lease", "leaseTimeout", "leaseTakeover")
+STREAM: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "lease", "leaseTimeout", "leaseTakeover", "reportAs")
 # Options that other AMQP brokers cannot serve: they are read from the head, by name.
 LEVERETS: Final = (
     "subscribePattern", "startingOffsets", "startingOffsetsByTimestamp", "failOnDataLoss", "lease", "leaseTimeout",
-    "leaseTakeover",
+    "leaseTakeover", "reportAs",
 )  # fmt: skip
 SINK: Final = ("exchange", "routingKey", "mandatory", "sortRows")
+BATCH_SINK: Final = ("producer", "producerBatch")
 SPARKS: Final = ("checkpointLocation", "queryName", "path")  # Spark passes its own options to us.
-KNOWN: Final = (*ACCESS, *SOURCE, *BATCH, *STREAM, *SINK)
+KNOWN: Final = (*ACCESS, *SOURCE, *BATCH, *STREAM, *SINK, *BATCH_SINK)
 
 _SIZE: Final = re.compile(r"(\d+)\s*([kmg]?)i?b?", re.IGNORECASE)
 _SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -103,6 +106,10 @@ class Positions:
     by_queue: Mapping[str, int] = field(default_factory=dict)
     times_ms: Mapping[str, int] = field(default_factory=dict)
 
+    def says(self, queue: str) -> bool:
+        """Whether there is a message number or a time for a queue."""
+        return queue in self.times_ms or self.by_queue.get(queue, LATEST) >= 0
+
 
 @dataclass(frozen=True)
 class SourceOptions:
@@ -118,6 +125,7 @@ class SourceOptions:
     lease: str | None
     lease_timeout_ms: int
     lease_takeover: bool  # Take the lease even if another query has it.
+    report_as: str | None = None  # The name under which the broker's page shows how far the query is.
 
 
 @dataclass(frozen=True)
@@ -127,6 +135,8 @@ class SinkOptions:
     routing_key: str | None
     mandatory: bool
     sort_rows: bool
+    producer: str | None = None  # The name under which the rows of a batch are taken once.
+    producer_batch: int = 0
 
 
 class Options:
@@ -146,7 +156,7 @@ class Options:
     def source(self, streaming: bool) -> SourceOptions:
         what = "a streaming source" if streaming else "a batch source"
         self._refuse(BATCH if streaming else STREAM, what, "spark.read" if streaming else "spark.readStream")
-        self._refuse(SINK, what, "a sink")
+        self._refuse((*SINK, *BATCH_SINK), what, "a sink")
         if "path" in self.given:
             raise BadOption("load() takes no path: name queues with .option('subscribe', 'queue1,queue2')")
         queues, pattern = self._subscribed()
@@ -156,10 +166,16 @@ class Options:
                 raise BadOption(f"option '{option}' needs option 'lease', the name of the lease")
         if lease is not None and not 0 < len(lease.encode()) <= 128:
             raise BadOption("option 'lease' is a name of 1 to 128 bytes")
+        report_as = self.given.get("reportAs")
+        if report_as is not None and not (0 < len(report_as) <= 100 and report_as.isprintable()):
+            raise BadOption("option 'reportAs' is a name of 1 to 100 characters")
         access = self._access(("", "http", "https", "amqp", "amqps"))
         if access.speaks_amqp:
             self._refuse(LEVERETS, "a source that speaks AMQP", "one that names management ports (http://host:15672)")
         starting = self._positions("starting", LATEST if streaming and lease is None else EARLIEST)
+        ending = self._positions("ending", LATEST)
+        _check_order("Offsets", starting.by_queue, ending.by_queue)
+        _check_order("OffsetsByTimestamp", starting.times_ms, ending.times_ms)
         if lease is not None and starting != Positions(EARLIEST):
             raise BadOption("a leased queue is read from its head: leave 'startingOffsets' out, or make it 'earliest'")
         return SourceOptions(
@@ -167,7 +183,7 @@ class Options:
             queues=queues,
             pattern=pattern,
             starting=starting,
-            ending=self._positions("ending", LATEST),
+            ending=ending,
             min_partitions=self._number("minPartitions") or 1,
             fail_on_data_loss=self._boolean("failOnDataLoss", True),
             max_offsets=self._number("maxOffsetsPerTrigger"),
@@ -175,10 +191,15 @@ class Options:
             lease=lease,
             lease_timeout_ms=self._time_ms("leaseTimeout", LEASE_TIMEOUT_MS),
             lease_takeover=self._boolean("leaseTakeover", False),
+            report_as=report_as,
         )
 
-    def sink(self) -> SinkOptions:
+    def sink(self, streaming: bool = False) -> SinkOptions:
         self._refuse((*SOURCE, *BATCH, *STREAM), "a sink", "a source")
+        if streaming:
+            here = "a streaming sink, which Spark tells its query and batch"
+            self._refuse(BATCH_SINK, here, "a batch (df.write), also one in foreachBatch")
+        producer, batch = self._producer()
         if "path" in self.given:
             raise BadOption("save() takes no path: say where messages go with .option('exchange', …) or a column")
         return SinkOptions(
@@ -187,6 +208,8 @@ class Options:
             routing_key=self.given.get("routingKey"),
             mandatory=self._boolean("mandatory", True),
             sort_rows=self._boolean("sortRows", False),
+            producer=producer,
+            producer_batch=batch,
         )
 
     # -- Parts ---------------------------------------------------------------------------------------------------
@@ -207,6 +230,18 @@ class Options:
             raise BadOption("option 'keyfile' needs option 'certfile', the certificate that the key is for")
         rest = {name: self.given[name] for name in ACCESS[1:] if name in self.given}
         return Access(servers, **rest)
+
+    def _producer(self) -> tuple[str | None, int]:
+        producer, batch = self.given.get("producer"), self.given.get("producerBatch")
+        if (producer is None) != (batch is None):
+            raise BadOption("options 'producer' (a name) and 'producerBatch' (a number that grows) go together")
+        if producer is None or batch is None:
+            return None, 0
+        if not 0 < len(producer.encode()) <= PRODUCER_BYTES_MAX:
+            raise BadOption(f"option 'producer' is a name of 1 to {PRODUCER_BYTES_MAX} bytes")
+        if not batch.isascii() or not batch.isdecimal() or int(batch) >= BATCHES_MAX:
+            raise BadOption(f"option 'producerBatch' is a whole number from 0 to {BATCHES_MAX - 1}, not {batch!r}")
+        return producer, int(batch)
 
     def _subscribed(self) -> tuple[tuple[str, ...], str | None]:
         names, pattern = self.given.get("subscribe"), self.given.get("subscribePattern")
@@ -294,6 +329,16 @@ class Options:
         if said.strip().lower() not in ("true", "false"):
             raise BadOption(f"option '{name}' is 'true' or 'false', not {said!r}")
         return said.strip().lower() == "true"
+
+
+def _check_order(name: str, starting: Mapping[str, int], ending: Mapping[str, int]) -> None:
+    """Refuses a range whose end is before its start: it would be read as one without messages."""
+    for queue in starting.keys() & ending.keys():
+        if starting[queue] > ending[queue] >= 0:
+            raise BadOption(
+                f"option 'starting{name}' is above 'ending{name}' for queue '{queue}': "
+                f"{starting[queue]} and {ending[queue]}"
+            )
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -66,8 +66,10 @@ def ddl(include_headers: bool = True) -> str:
 
 def chosen(fields: Iterable[StructField]) -> list[Column]:
     """Returns the columns of a user's schema. Raises BadSchema if the source cannot fill one."""
-    columns = []
+    columns: list[Column] = []
     for field in fields:
+        if any(field.name == column.name for column in columns):
+            raise BadSchema(f"column '{field.name}' is in the schema twice")
         wanted, kind = field.dataType.simpleString(), COLUMNS.get(field.name)
         if kind is None:
             raise BadSchema(f"messages have no column '{field.name}'{nearest(field.name, COLUMNS)}")

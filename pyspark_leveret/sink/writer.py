@@ -11,7 +11,9 @@ task are numbered in their order, and published under a name for that task; the 
     name = id of the query / partition        number = batch << 32 | row
 
 The id is in the checkpoint, so it is the same after a restart. A batch job has a new name each time: a repeated attempt
-of a task is recognized, a job that is started again is not.
+of a task is recognized, a job that is started again is not. Unless it says who it is, with the options `producer` and
+`producerBatch`, which take the places of query and batch: so a job that is run again, and `foreachBatch`, whose
+function writes as a batch job, publish each row once, too.
 
 This requires that the rows of a partition come in the same order whenever the batch runs. It holds for queries that
 read, map and filter. After a shuffle (groupBy, join, repartition) the order may differ from run to run; the option
@@ -27,12 +29,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pyspark_leveret.connect import LeveretError
 from pyspark_leveret.options import SinkOptions
 from pyspark_leveret.sink.encoding import Encoder, Row, check_columns
 from pyspark_leveret.sink.publisher import Publisher
+from pyspark_leveret.spark_versions import WRITES_ARROW, DataSourceStreamArrowWriter, as_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +64,10 @@ class LeveretWriter(DataSourceArrowWriter):
         self.job = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
-        return publish(self.options, iterator, f"spark/{self.job}/{_task().partitionId()}", 0)
+        task, options = _task(), self.options
+        producer = f"spark/{options.producer or self.job}/{task.partitionId()}"
+        base = options.producer_batch << ROW_BITS
+        return publish(options, iterator, producer, base, was_here=task.attemptNumber() > 0)
 
     def commit(self, messages: list[Any]) -> None:
         """Does nothing: `write` has waited for all confirms."""
@@ -74,6 +80,7 @@ class LeveretStreamWriter(DataSourceStreamArrowWriter):
     """The stream writer that Spark calls."""
 
     def __init__(self, options: SinkOptions, fields: Sequence[Any], overwrite: bool) -> None:
+        self.fields = fields
         check_columns(fields, options)  # With `overwrite` (mode complete) Spark passes all rows every time.
         self.options = options
 
@@ -82,7 +89,10 @@ class LeveretStreamWriter(DataSourceStreamArrowWriter):
         query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
             raise LeveretError("Spark does not tell the query and the batch that this task belongs to")
-        return publish(self.options, iterator, f"spark/{query}/{task.partitionId()}", int(batch) << ROW_BITS)
+        if not WRITES_ARROW:
+            iterator = as_batches(iterator, self.fields)
+        producer, base = f"spark/{query}/{task.partitionId()}", int(batch) << ROW_BITS
+        return publish(self.options, iterator, producer, base, was_here=task.attemptNumber() > 0 or base > 0)
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         """Does nothing: `write` has waited for all confirms."""
@@ -98,9 +108,11 @@ def _task() -> TaskContext:
     return task
 
 
-def publish(options: SinkOptions, batches: Iterator[pa.RecordBatch], producer: str, base: int) -> Published:
+def publish(
+    options: SinkOptions, batches: Iterator[pa.RecordBatch], producer: str, base: int, was_here: bool = False
+) -> Published:
     """Publishes all rows of a task and waits for their confirms. Raises LeveretError."""
-    publisher = Publisher(options.access, producer, base)
+    publisher = Publisher(options.access, producer, base, was_here)
     try:
         encoder = Encoder(options, publisher.frame_max)
         rows: Iterable[Row] = chain.from_iterable(map(encoder.rows, batches))

@@ -51,6 +51,7 @@ _STRING: Final = pa.string()
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Rows = slice | Ints  # Of a sheet: all of a range, or some by their numbers.
 Octets = np.ndarray[Any, np.dtype[np.uint8]]
 
 # Properties in their order in a header: flag, bytes (0: a short string, -1: a table).
@@ -88,21 +89,26 @@ class Converter:
         self._tables: dict[bytes, list[tuple[str, str | None]]] = {}
         self._constants: dict[str, pa.Array] = {}  # Columns with one value, of the largest length needed so far.
 
-    def batches(self, sheet: Sheet) -> Iterator[pa.RecordBatch]:
-        """Raises BadSheet if the contents are not what they should be."""
+    def batches(self, sheet: Sheet, keep: Bools | None = None) -> Iterator[pa.RecordBatch]:
+        """Converts all messages, or those to `keep`. Raises BadSheet if the contents are not what they should be."""
         columns = _Columns(sheet)
         ends: Ints = np.cumsum(np.frombuffer(sheet.sizes, "<u4"), dtype=np.int64)
         if sheet.count and ends[-1] != len(sheet.body):
             raise BadSheet("a sheet's sizes do not fit its contents")
-        lo = 0
-        while lo < sheet.count:
-            base = int(ends[lo - 1]) if lo else 0
+        begins: Ints = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
+        rows = None if keep is None else np.flatnonzero(keep)
+        if rows is not None:
+            begins, ends = begins[rows], ends[rows]
+        lo, count = 0, len(ends)
+        while lo < count:
+            base = int(begins[lo])
             hi = int(np.searchsorted(ends, base + BYTES_MAX, "right"))
-            hi = max(lo + 1, min(hi, lo + ROWS_MAX, sheet.count))
-            yield self._batch(columns, _Page(sheet.body[base : int(ends[hi - 1])], ends[lo:hi] - base), lo, hi)
+            hi = max(lo + 1, min(hi, lo + ROWS_MAX, count))
+            page = _Page(sheet.body[base : int(ends[hi - 1])], begins[lo:hi] - base, ends[lo:hi] - base)
+            yield self._batch(columns, page, slice(lo, hi) if rows is None else rows[lo:hi])
             lo = hi
 
-    def _batch(self, columns: _Columns, page: _Page, lo: int, hi: int) -> pa.RecordBatch:
+    def _batch(self, columns: _Columns, page: _Page, at: Rows) -> pa.RecordBatch:
         found = self._walk(page)
         arrays = []
         for name in self.schema.names:
@@ -111,9 +117,9 @@ class Converter:
             elif name == "body":
                 array = page.bodies()
             elif name == "queue" or name == "node":
-                array = self._constant(name, self.queue if name == "queue" else self.node, hi - lo)
+                array = self._constant(name, self.queue if name == "queue" else self.node, page.count)
             else:
-                array = columns.column(name, lo, hi)
+                array = columns.column(name, at, page.count)
             arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -178,22 +184,23 @@ class _Columns:
         self._keys: tuple[Ints, dict[str, pa.Array]] | None = None
         self._same: dict[str, pa.Array] = {}  # Columns with one value, of the largest length needed so far.
 
-    def column(self, name: str, lo: int, hi: int) -> pa.Array:
+    def column(self, name: str, at: Rows, count: int) -> pa.Array:
+        """Returns a column of `count` rows."""
         if name == "offset":
             if self._numbers is None:
                 self._numbers = spread_ranges(self.sheet.ranges)
-            return pa.array(self._numbers[lo:hi])
+            return pa.array(self._numbers[at])
         if name == "enqueued":
-            micros = self._times()[lo:hi]
+            micros = self._times()[at]
             return as_timestamps(micros, micros != 0)
         if name == "redelivered":
-            return pa.array((np.frombuffer(self.sheet.kinds, np.uint8)[lo:hi] & REDELIVERED) != 0)
+            return pa.array((np.frombuffer(self.sheet.kinds, np.uint8)[at] & REDELIVERED) != 0)
         which, texts = self._spread_keys()
         if len(texts[name]) > 1:
-            return texts[name].take(pa.array(which[lo:hi]))
-        if len(self._same.get(name, ())) < hi - lo:
-            self._same[name] = pa.repeat(texts[name][0], hi - lo)
-        return self._same[name][: hi - lo]
+            return texts[name].take(pa.array(which[at]))
+        if len(self._same.get(name, ())) < count:
+            self._same[name] = pa.repeat(texts[name][0], count)
+        return self._same[name][:count]
 
     def _times(self) -> Ints:
         if self._micros is None:
@@ -217,12 +224,12 @@ class _Columns:
 class _Page:
     """The contents of the messages of one batch, and the positions of their parts."""
 
-    def __init__(self, data: memoryview, ends: Ints) -> None:
+    def __init__(self, data: memoryview, begins: Ints, ends: Ints) -> None:
         self.data: Octets = np.frombuffer(data, np.uint8)
         self.buffer = pa.py_buffer(data)
         self.count = len(ends)
         self.ends = ends
-        self.begins: Ints = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
+        self.begins = begins
         if bool((ends - self.begins < _FRAME_HEAD + properties.PROPERTIES_AT + 1).any()):
             raise BadSheet("a message is shorter than its header")
         # One after the last byte of each header's payload; the end byte of its frame follows.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from leveret.data.client import DataClient, QueueInfo
+from leveret.data.client import NOT_FOUND, DataClient, QueueInfo, Refused
 from pyspark_leveret.connect import LeveretError, explained
 from pyspark_leveret.options import EARLIEST, LATEST, Positions, SourceOptions
 from pyspark_leveret.source.reading import log
@@ -15,22 +15,35 @@ PIECE_BYTES: Final = 64 << 20  # About half a second of reading; to start a task
 ALONE_BYTES: Final = 16 << 20  # Below this, a second task is not worth its start.
 
 
-def find_queues(options: SourceOptions, client: DataClient) -> dict[str, QueueInfo]:
-    """Returns the subscribed queues by name. A queue subscribed by name must exist; a pattern may match none."""
+def find_queues(options: SourceOptions, client: DataClient, may_miss: bool = False) -> dict[str, QueueInfo]:
+    """Returns the subscribed queues by name. A queue subscribed by name must exist, unless it `may_miss`; a pattern may
+    match none."""
     if options.pattern is not None:
         with explained(options.access, f"look for queues like '{options.pattern}'"):
             found = client.queues(pattern=options.pattern)
     else:
         with explained(options.access, f"subscribe to {_listed(options.queues)}"):
-            found = client.queues(options.queues)
+            found = _existing(client, options.queues) if may_miss else client.queues(options.queues)
     by_name = {info.name: info for info in found}
     missing = [name for name in options.queues if name not in by_name]
-    if missing:
+    if missing and not may_miss:
         raise LeveretError(
             f"cannot subscribe to {_listed(missing)}: not found in vhost '{options.access.vhost}', "
             f"or user '{options.access.user}' may not read it"
         )
     return by_name
+
+
+def _existing(client: DataClient, names: Sequence[str]) -> list[QueueInfo]:
+    """Returns those queues of these names that exist. The broker refuses a request that names another one."""
+    try:
+        return client.queues(names)
+    except Refused as error:
+        if error.status != NOT_FOUND:
+            raise
+        if len(names) == 1:
+            return []
+    return [info for name in names for info in _existing(client, [name])]
 
 
 def _listed(names: tuple[str, ...] | list[str]) -> str:

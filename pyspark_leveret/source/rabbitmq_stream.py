@@ -23,7 +23,6 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from leveret.data.sheet import REDELIVERED, Part, decode, encode
 from pyspark_leveret.connect import LeveretError, Lost
@@ -32,6 +31,7 @@ from pyspark_leveret.schema import Column
 from pyspark_leveret.source.amqp_consumer import AmqpConsumer, Delivery
 from pyspark_leveret.source.arrow import Converter
 from pyspark_leveret.source.reading import log
+from pyspark_leveret.spark_versions import ReadLimit, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Final
 
@@ -25,11 +25,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from leveret.data.client import NOT_FOUND, LeaseView, Refused
 from leveret.data.sheet import Sheet
 from pyspark_leveret.connect import LeveretError, client, explained
 from pyspark_leveret.options import Access
 from pyspark_leveret.schema import Column
-from pyspark_leveret.source.arrow import Converter, spread_ranges
+from pyspark_leveret.source.arrow import Bools, Converter, spread_ranges
 
 GAP_MAX: Final = 1_000  # Message numbers between two ranges up to which both are read with one request.
 SPAN_RANGES_MAX: Final = 10_000
@@ -96,44 +97,69 @@ def freeze() -> None:
 
 
 def read_piece(
-    access: Access, columns: Sequence[Column], piece: Piece, fail_on_data_loss: bool
+    access: Access,
+    columns: Sequence[Column],
+    piece: Piece,
+    fail_on_data_loss: bool,
+    meeting: Callable[[Sheet], Bools | None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Reads the messages of a piece as Arrow batches. Raises LeveretError."""
+    """Reads the messages of a piece as Arrow batches: all, or those of each sheet for which `meeting` is true. Raises
+    LeveretError."""
     converter = Converter(columns, piece.queue, piece.node)
     with explained(access, f"read queue '{piece.queue}'"):
         ranges = piece.ranges if piece.lease is None else _leased(access, piece, fail_on_data_loss)
         for span in spans(ranges):
             wanted, found = count(span), 0
-            for sheet in client(access).read(piece.queue, span[0][0], span[-1][1]):
-                for batch in _batches(converter, sheet, span):
-                    found += batch.num_rows
-                    yield batch
+            for sheet in _sheets(access, piece, span, fail_on_data_loss):
+                keep = _inside(sheet, span)
+                found += sheet.count if keep is None else int(np.count_nonzero(keep))
+                if meeting is not None:
+                    keep = _both(keep, meeting(sheet))
+                yield from converter.batches(sheet, keep)
             if piece.is_whole and found != wanted:
                 between = f"messages between {span[0][0]} and {span[-1][1]}"
                 _report_loss(f"{wanted - found} {between} of queue '{piece.queue}' are gone", fail_on_data_loss)
     freeze()
 
 
-def _batches(converter: Converter, sheet: Sheet, span: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+def _sheets(access: Access, piece: Piece, span: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Sheet]:
+    """Reads a span. A queue that was deleted since the batch was planned is empty, if losses are no errors."""
+    try:
+        yield from client(access).read(piece.queue, span[0][0], span[-1][1])
+    except Refused as error:
+        if error.status != NOT_FOUND or fail_on_data_loss:
+            raise
+        log.warning("queue '%s' was deleted", piece.queue)
+
+
+def _inside(sheet: Sheet, span: Sequence[Range]) -> Bools | None:
+    """Returns which messages of a sheet are in the ranges of a span; None if all are."""
     if len(span) == 1:
-        yield from converter.batches(sheet)
-        return
+        return None
     numbers = spread_ranges(sheet.ranges)
     firsts = np.array([first for first, _ in span])
     lasts = np.array([last for _, last in span])
-    keep = numbers <= lasts[np.maximum(np.searchsorted(firsts, numbers, "right") - 1, 0)]
-    at = 0
-    for batch in converter.batches(sheet):
-        kept = batch.filter(pa.array(keep[at : at + batch.num_rows]))
-        at += batch.num_rows
-        if kept.num_rows:
-            yield kept
+    inside: Bools = numbers <= lasts[np.maximum(np.searchsorted(firsts, numbers, "right") - 1, 0)]
+    return inside
+
+
+def _both(one: Bools | None, other: Bools | None) -> Bools | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
 
 
 def _leased(access: Access, piece: Piece, fail_on_data_loss: bool) -> list[Range]:
     """Returns the message numbers at the places of a leased piece."""
-    [info] = client(access).queues([piece.queue])
-    view = next((one for one in info.leases if one.name == piece.lease), None)
+    try:
+        [info] = client(access).queues([piece.queue])
+    except Refused as error:
+        if error.status != NOT_FOUND or fail_on_data_loss:
+            raise
+        leases: Sequence[LeaseView] = ()
+    else:
+        leases = info.leases
+    view = next((one for one in leases if one.name == piece.lease), None)
     runs = () if view is None else view.runs
     ranges = [found for first, last in piece.ranges for found in numbers_at(runs, first, last)]
     missing = count(piece.ranges) - count(ranges)

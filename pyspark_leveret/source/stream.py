@@ -47,21 +47,22 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
+
+from leveret.data.client import NOT_FOUND, DataClient, LeaseView, QueueInfo, Refused
+from pyspark_leveret.connect import PLANNING_PATIENCE_S, LeveretError, client, explained
+from pyspark_leveret.options import SourceOptions
+from pyspark_leveret.schema import Column
+from pyspark_leveret.source.planning import checked, find_queues, lose, message_bytes, position, shares
+from pyspark_leveret.source.progress import Progress
+from pyspark_leveret.source.reading import Piece, cut, read_piece
+from pyspark_leveret.source.wait_for_messages import MessageWaiter
+from pyspark_leveret.spark_versions import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-
-from leveret.data.client import DataClient, LeaseView, QueueInfo, Refused
-from pyspark_leveret.connect import PLANNING_PATIENCE_S, LeveretError, client, explained
-from pyspark_leveret.options import SourceOptions
-from pyspark_leveret.schema import Column
-from pyspark_leveret.source.planning import checked, find_queues, lose, message_bytes, position, shares
-from pyspark_leveret.source.reading import Piece, cut, read_piece
-from pyspark_leveret.source.wait_for_messages import MessageWaiter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,15 +84,16 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.columns = columns
         self._targets: dict[str, int] | None = None  # With availableNow: the end for each queue.
-        self._seen: Offset | None = None
+        self._progress = Progress(options.report_as)
         self._leases: dict[str, tuple[LeaseView, float]] = {}  # As last seen, and when it was last renewed.
         self._nexts: dict[str, int] = {}  # By queue: the message number to wait for.
         self._waiter: MessageWaiter | None = None
+        self._deleted: set[str] = set()  # Queues that were missing at the last look, and reported.
         self._reader = ""  # Name of the owner of the leases; "" as long as it is not known.
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out what executors, which only read, do not need."""
-        return {**self.__dict__, "_waiter": None, "_leases": {}, "_seen": None}
+        return {**self.__dict__, "_waiter": None, "_leases": {}, "_progress": None}
 
     # -- Called by Spark on the driver -----------------------------------------------------------------------------
 
@@ -99,7 +101,7 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         asked = client(self.options.access, PLANNING_PATIENCE_S)
         self._reader = uuid.uuid4().hex
         ends: Ends = {}
-        for info in self._queues(asked).values():
+        for info in self._queues(asked, is_new=True).values():
             if self._is_leased(info):
                 place = self._lease(asked, info).acked
             else:
@@ -126,7 +128,7 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def reportLatestOffset(self) -> Offset | None:
-        return self._seen
+        return self._progress.latest
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         ends: Ends = {name: about for name, about in end["queues"].items() if about["next"] > about["from"]}
@@ -156,7 +158,7 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, about in end["queues"].items():
             info = queues.get(name)
             if info is not None and info.id == about["id"] and self._is_leased(info):
-                with self._leasing("acknowledge messages", name):
+                with self._leasing("acknowledge messages", name), self._bearing_deletion():
                     self._note(asked.lease_ack(name, self.options.lease, about["next"], end.get("reader", "")))
 
     def stop(self) -> None:
@@ -179,16 +181,16 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._nexts = {info.name: info.next for info in queues.values()}
         begins = self._begins(asked, start, queues)
         until = {info.name: self._available(asked, info) for info in queues.values()}
-        self._seen = self._offset(
-            {name: _end(queues[name], begins[name], until[name]) for name in queues}, start["tail"]
-        )
+        now = until
         if self._targets is not None:
-            until = {name: min(after, self._targets.get(name, 0)) for name, after in until.items()}
-        given = self._limited({name: max(after - begins[name], 0) for name, after in until.items()}, queues, limit)
+            now = {name: min(after, self._targets.get(name, 0)) for name, after in until.items()}
+        given = self._limited({name: max(after - begins[name], 0) for name, after in now.items()}, queues, limit)
         ends = {
             name: _end(info, begins[name], self._reached(asked, info, begins[name], given[name]))
             for name, info in queues.items()
         }
+        lags = {name: max(until[name] - about["next"], 0) for name, about in ends.items()}
+        self._progress.look(asked, self._nexts, until, lags)
         if any(about["next"] > about["from"] for about in ends.values()):
             return self._offset(ends, start["tail"])
         if any(view.acked < begins[name] for name, (view, _) in self._leases.items() if name in begins):
@@ -233,8 +235,9 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         message."""
         starts: Ends = start["queues"]
         for name in starts:
-            if name not in queues:
+            if name not in queues and name not in self._deleted:
                 lose(self.options, f"queue '{name}' was deleted")
+        self._deleted = {name for name in starts if name not in queues}
         begins = {}
         for name, info in queues.items():
             about = starts.get(name)
@@ -262,8 +265,10 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- Queues and leases -----------------------------------------------------------------------------------------
 
-    def _queues(self, asked: DataClient) -> dict[str, QueueInfo]:
-        queues = find_queues(self.options, asked)
+    def _queues(self, asked: DataClient, is_new: bool = False) -> dict[str, QueueInfo]:
+        """Returns the subscribed queues. A query that bears losses goes on without those that were deleted; if it is
+        new, there was none, and a name is wrong."""
+        queues = find_queues(self.options, asked, may_miss=not (is_new or self.options.fail_on_data_loss))
         for info in queues.values():
             if info.type != "stream" and self.options.lease is None:
                 raise LeveretError(
@@ -321,6 +326,16 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except Refused as error:
                 if error.status == LOCKED:
                     raise LeveretError(self._anothers(queue)) from None
+                raise
+
+    @contextmanager
+    def _bearing_deletion(self) -> Iterator[None]:
+        """Lets a query that bears losses go on if a queue is deleted just now; the next look at the queues reports
+        it."""
+        try:
+            yield
+        except Refused as error:
+            if error.status != NOT_FOUND or self.options.fail_on_data_loss:
                 raise
 
     def _anothers(self, queue: str) -> str:

@@ -377,9 +377,47 @@ def test_a_queue_that_was_deleted_is_noticed(data_broker: Server, data_channel: 
         query.plan()
     lax.batch()
     assert lax.read == list(range(12))
-    data_channel.queue_delete(name)
-    with pytest.raises(LeveretError, match="not found"):
-        lax.plan()
+
+
+@pytest.mark.parametrize("lease", [{}, {"lease": "job"}], ids=["stream", "lease"])
+def test_a_deleted_queue_does_not_end_a_query_that_bears_losses(
+    data_broker: Server, data_channel: Any, name: str, lease: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two queues are subscribed by name. One is deleted when its batch is planned, read, and to be acknowledged."""
+    one, other = f"{name[-60:]}-1", f"{name[-60:]}-2"
+    arguments = {} if lease else STREAM
+    for queue in (one, other):
+        data_channel.queue_declare(queue, durable=True, arguments=arguments)
+    publish(data_channel, one, 0, 5)
+    publish(data_channel, other, 100, 5)
+    starting = {} if lease else {"startingOffsets": "earliest"}
+    strict = Query(data_broker, f"{one},{other}", **starting, **lease)
+    query = Query(data_broker, f"{one},{other}", failOnDataLoss="false", **starting, **lease)
+    end = query.plan()
+    planned = query.reader.partitions(query.start, end)
+    data_channel.queue_delete(one)
+    read = [int(body) for piece in planned for batch in query.reader.read(piece) for body in batch["body"].to_pylist()]
+    assert read == list(range(100, 105)), "tasks that were planned before"
+    query.run(end)
+    assert query.read == list(range(100, 105)), "a batch that is planned again"
+    query.restart()
+    publish(data_channel, other, 105, 2)
+    query.run_all()
+    assert query.read == list(range(100, 107))
+    query.restart()
+    for _ in range(3):
+        query.batch()
+    told = [record.getMessage() for record in caplog.records if f"queue '{one}' was deleted" in record.getMessage()]
+    assert 0 < len(told) < 8, "not at each look"
+    data_channel.queue_declare(one, durable=True, arguments=arguments)
+    publish(data_channel, one, 200, 2)
+    query.run_all()
+    assert sorted(query.read) == [*range(100, 107), 200, 201], "the queue is declared again"
+    data_channel.queue_delete(one)
+    with pytest.raises(LeveretError, match=f"not found in vhost '/' .*'{one}'"):
+        strict.plan()
+    with pytest.raises(LeveretError, match=f"not found in vhost '/' .*'{one}'"):
+        Query(data_broker, f"{one},{other}", failOnDataLoss="false", **lease)  # A new one: the name may be wrong.
 
 
 # -- Batches -----------------------------------------------------------------------------------------------------------
@@ -410,6 +448,14 @@ def test_a_batch_reads_a_range_and_takes_nothing(
     times = {"startingOffsetsByTimestamp": f'{{"{name}": 4000000000000}}'}
     assert batch_rows(data_broker, name, **times) == []
     assert waiting(data_channel, name) == 20
+
+
+def test_a_batch_whose_time_to_begin_is_behind_its_end(data_broker: Server, data_channel: Any, name: str) -> None:
+    data_channel.queue_declare(name, durable=True, arguments=STREAM)
+    publish(data_channel, name, 0, 20)
+    some = {"startingOffsetsByTimestamp": f'{{"{name}": 4000000000000}}', "endingOffsets": f'{{"{name}": 5}}'}
+    with pytest.raises(LeveretError, match=f"queue '{name}' would be read from 20 on, and only up to 5"):
+        batch_rows(data_broker, name, **some)
 
 
 def test_a_batch_sees_what_is_leased_and_not_what_was_consumed(

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from leveret.data.sheet import BadSheet, Part, Sheet, decode, encode
 from leveret.protocol.properties import Properties
 from leveret.protocol.tables import Field
-from pyspark_leveret.schema import COLUMNS, Column, arrow_schema, chosen
+from pyspark_leveret.schema import COLUMNS, BadSchema, Column, arrow_schema, chosen
 from pyspark_leveret.source import arrow
 from pyspark_leveret.source.arrow import Converter, header_pairs, header_text, spread_ranges
 from tests.unit.pyspark_leveret.sheets import Message, content, sheet_of
@@ -99,6 +99,12 @@ def test_all_columns_of_any_messages(messages: list[Message], frame_max: int) ->
 def test_the_arrow_types_are_those_that_spark_wants() -> None:
     schema = types.StructType([types.StructField(name, TYPES[kind], name != "node") for name, kind in COLUMNS.items()])
     assert arrow_schema(chosen(schema.fields)).equals(to_arrow_schema(schema, timezone="UTC"))
+
+
+def test_a_column_can_be_had_once() -> None:
+    twice = [types.StructField(name, TYPES[COLUMNS[name]]) for name in ("offset", "body", "offset")]
+    with pytest.raises(BadSchema, match="column 'offset' is in the schema twice"):
+        chosen(twice)
 
 
 def test_only_wanted_columns_in_the_wanted_order() -> None:

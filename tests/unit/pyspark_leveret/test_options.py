@@ -29,6 +29,25 @@ def test_defaults_of_a_batch() -> None:
     assert (found.min_partitions, found.fail_on_data_loss, found.max_offsets) == (1, True, None)
 
 
+@pytest.mark.parametrize(
+    ("by", "first", "after"),
+    [("", 8, 5), ("", 1, 0), ("ByTimestamp", 2000, 1999)],
+)
+def test_a_range_that_ends_before_it_begins(by: str, first: int, after: int) -> None:
+    said = {f"startingOffsets{by}": f'{{"orders": {first}}}', f"endingOffsets{by}": f'{{"orders": {after}}}'}
+    text = f"option 'startingOffsets{by}' is above 'endingOffsets{by}' for queue 'orders'"
+    assert text in refusal({**QUEUE, **said})
+
+
+@pytest.mark.parametrize(
+    ("first", "after"),
+    [('{"orders": 5}', '{"orders": 5}'), ('{"orders": -2}', '{"orders": 0}'), ("latest", "latest"),
+     ('{"orders": 5}', '{"orders": -1}'), ('{"orders": -1}', '{"orders": 5}')],
+)  # fmt: skip
+def test_a_range_that_may_be_empty(first: str, after: str) -> None:
+    Options({**QUEUE, "startingOffsets": first, "endingOffsets": after}).source(streaming=False)
+
+
 def test_a_stream_begins_with_what_comes_and_a_lease_with_what_is_there() -> None:
     assert Options(QUEUE).source(streaming=True).starting == Positions(LATEST)
     leased = Options({**QUEUE, "lease": "job"}).source(streaming=True)
@@ -129,3 +148,17 @@ def test_tls(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="cannot use the TLS files"):
         Access(cafile=str(tmp_path / "missing")).tls()
     assert Access(("h",), cafile="ca").amqp_addresses() == [("h", 5671, True)]
+
+
+def test_who_publishes_which_batch() -> None:
+    found = Options({"producer": "invoices", "producerBatch": "7"}).sink()
+    assert (found.producer, found.producer_batch) == ("invoices", 7)
+    assert (Options({}).sink().producer, Options({}).sink().producer_batch) == (None, 0)
+    assert "go together" in refusal({"producer": "invoices"}, "sink")
+    assert "go together" in refusal({"producerBatch": "7"}, "sink")
+    assert "1 to 100 bytes" in refusal({"producer": "x" * 101, "producerBatch": "7"}, "sink")
+    for batch in ("-1", "seven", str(1 << 31), "²"):
+        assert "a whole number from 0 to 2147483647" in refusal({"producer": "i", "producerBatch": batch}, "sink")
+    with pytest.raises(BadOption, match="means nothing for a streaming sink"):
+        Options({"producer": "invoices", "producerBatch": "7"}).sink(streaming=True)
+    assert "means nothing for a batch source" in refusal({**QUEUE, "producer": "invoices"})
