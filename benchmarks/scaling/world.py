@@ -32,8 +32,8 @@ from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.commands import Command, DeclareQueue, SetPolicy
 from leveret.node.config.settings import LogForm, Settings
 from leveret.node.node import Node
-from leveret.node.sockets.peer_links import Peers
-from leveret.node.system.logs import Form
+from leveret.node.sockets.peer_links import PeerLinks
+from leveret.node.system.logs import LogFormatter
 from simulation.core.loop import NodeLoop, Scheduler
 from simulation.core.machine import CLUSTER_PORT, Machine
 from simulation.core.network import Endpoint, Network
@@ -94,7 +94,7 @@ class Meter:
 @contextlib.contextmanager
 def metered(meter: Meter) -> Iterator[None]:
     """While it lasts, whatever the simulation's nodes do is counted, and charged for if it is to be."""
-    write, deliver, send, step = Endpoint.write, Endpoint._deliver, Peers.send, NodeLoop._pass
+    write, deliver, send, step = Endpoint.write, Endpoint._deliver, PeerLinks.send, NodeLoop._pass
 
     def counted_write(end: Endpoint, data: bytes | bytearray | memoryview) -> None:
         end.out.window, end.out.cuts_left = WINDOW_BYTES, 0
@@ -109,7 +109,7 @@ def metered(meter: Meter) -> Iterator[None]:
         meter.extra_s += meter.costs.socket_s
         deliver(end)
 
-    def counted_send(peers: Peers, peer: str, kind: int, payload: Any) -> bool:
+    def counted_send(peers: PeerLinks, peer: str, kind: int, payload: Any) -> bool:
         meter.frames[peers.me.name, kind] += 1
         return send(peers, peer, kind, payload)
 
@@ -127,7 +127,7 @@ def metered(meter: Meter) -> Iterator[None]:
     patched: tuple[tuple[type, str, Any, Any], ...] = (
         (Endpoint, "write", write, counted_write),
         (Endpoint, "_deliver", deliver, counted_deliver),
-        (Peers, "send", send, counted_send),
+        (PeerLinks, "send", send, counted_send),
         (NodeLoop, "_pass", step, counted_pass),
     )
     for owner, name, _, new in patched:
@@ -151,7 +151,7 @@ def logged_to_nowhere() -> Iterator[None]:
     handlers, level, propagates = logger.handlers, logger.level, logger.propagate
     with open(os.devnull, "w") as nowhere:
         handler = logging.StreamHandler(nowhere)
-        handler.setFormatter(Form(LogForm(), os.getpid()))
+        handler.setFormatter(LogFormatter(LogForm(), os.getpid()))
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(logging.INFO)
         try:
@@ -254,7 +254,7 @@ class Plant:
 
     def is_whole(self) -> bool:
         names = len(self.machines) - 1
-        return all(len(node_of(machine).broker.edges) == names for machine in self.machines)
+        return all(len(node_of(machine).broker.client_ends) == names for machine in self.machines)
 
     def close(self) -> None:
         for machine in self.machines:

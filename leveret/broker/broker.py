@@ -1,10 +1,10 @@
 """The broker of one node: virtual hosts at work, and the turn in which all that was touched is dealt with.
 
 What lasts is in the metadata (exchanges, queues, bindings, users) and in the log (messages). The broker holds what is
-made of them: queue objects and routers, kept up to date by the events of applied commands. It asks its shell for four
-things only, in `shell`: to get a command agreed on, to read a gap back, to make up a name, to note something.
+made of them: queue objects and routers, kept up to date by the events of applied commands. It asks its node for the
+rest (`node_interface`): to get a command agreed on, to read a gap back, to send a frame, to write a line to the log.
 
-A *turn*: connections receive what arrived, touching queues; then the shell calls `pump` (deliveries), takes blocks for
+A *turn*: connections receive what arrived, touching queues; then the node calls `pump` (deliveries), takes blocks for
 the log if it has room, calls `tell_confirms`, and writes what every connection has in `out`. Work is per touched queue
 and per touched connection, however many there are.
 """
@@ -25,25 +25,25 @@ from leveret.broker.connection_limits import IN_VHOST, OF_USER, ConnectionLimits
 from leveret.broker.consumer_timeout import check_age
 from leveret.broker.dead_letter.publisher import DeadLetterPublisher
 from leveret.broker.delivery.batch import Gap
-from leveret.broker.event_journal.node_journal import Journal, Options, keep
+from leveret.broker.event_journal.node_journal import NodeJournal, Options, keep
 from leveret.broker.fanout import COPIES_MAX, Fanout
 from leveret.broker.kinds.stream import make_queue
 from leveret.broker.login import Login
-from leveret.broker.login_attempts import Logins
+from leveret.broker.login_attempts import LoginAttempts
 from leveret.broker.mirrors.detachment import Detachment
-from leveret.broker.mirrors.manager import Mirrors
+from leveret.broker.mirrors.manager import MirrorManager
 from leveret.broker.policy_refresh import PolicyRefresh
 from leveret.broker.queue.features import Features
 from leveret.broker.queue.hold import release
 from leveret.broker.queue.queue import Queue
-from leveret.broker.remote.client_end import FROM_HOME, ClientEnd
-from leveret.broker.remote.direct_reply_to import Replies
+from leveret.broker.remote.client_end import FROM_OWNER_END, ClientEnd
+from leveret.broker.remote.direct_reply_to import DirectReplyTo
 from leveret.broker.remote.migrate import Arrivals, demote
 from leveret.broker.remote.outbox import Outboxes
-from leveret.broker.remote.owner_end import FROM_EDGE, OwnerEnd
+from leveret.broker.remote.owner_end import FROM_CLIENT_END, OwnerEnd
 from leveret.broker.remote.remote_queue import RemoteQueue
-from leveret.broker.remote.spool_registry import Spools
-from leveret.broker.routing.alternate_exchange import Alternates
+from leveret.broker.remote.spool_registry import SpoolRegistry
+from leveret.broker.routing.alternate_exchange import AlternateExchanges
 from leveret.broker.vhost import Vhost
 from leveret.links.frame_types import CONNECTION_COUNTS, LINKED, REPLY, REPLY_ANSWER, REPLY_ASK, RING, STOPPING
 from leveret.links.proposals import BadFrame
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from leveret.broker.delivery.batch import Shared
     from leveret.broker.firehose import Firehose
     from leveret.broker.mirrors.member_changes import MemberChanges
-    from leveret.broker.node_interface import Shell
+    from leveret.broker.node_interface import NodeInterface
     from leveret.broker.session.session import Client, Session
     from leveret.metadata.model.records import Binding, QueueSpec
     from leveret.metadata.rules.queue_rules import QueueRules
@@ -88,7 +88,7 @@ class Broker:
     def __init__(
         self,
         metadata: Metadata,
-        shell: Shell,
+        node: NodeInterface,
         node_name: str,
         cluster_name: str,
         python_version: str,
@@ -96,13 +96,13 @@ class Broker:
         spill_bytes_max: int,
     ) -> None:
         self.metadata = metadata
-        self.shell = shell
+        self.node = node
         self.node_name = node_name
         self.default_cluster_name = cluster_name
         self.python_version = python_version
         self.permissions = Permissions(metadata)
-        self.alternates = Alternates(metadata)
-        self.dice = RandomNumbers(shell.seed)
+        self.alternates = AlternateExchanges(metadata)
+        self.random_numbers = RandomNumbers(node.seed)
         self.vhosts: dict[str, Vhost] = {}
         self.totals = NodeCounters()
         self.ended: dict[Queue | Session, None] | None = None  # Ended since the last sample; None: nobody samples.
@@ -114,17 +114,17 @@ class Broker:
         self.timers: Timers[Queue] = Timers()
         self.idle: Timers[Queue] = Timers()
         self.unread: deque[Queue] = deque()  # Of whose first message nobody knows whether it grows old.
-        self.ruled = 0  # How often policies have changed.
+        self.policy_version = 0  # How often policies have changed.
         self.policies = PolicyRefresh(self)
         self.partition_handling = PartitionHandling()  # As of now: it is changed while the node runs.
         self.journaling = Options()
-        self.journal: Journal | None = None  # Where some policy asks for it.
-        self.letters = DeadLetterPublisher(self)
+        self.journal: NodeJournal | None = None  # Where some policy asks for it.
+        self.dead_letters = DeadLetterPublisher(self)
         self.features = Features()
-        self.replies = Replies(self)
+        self.replies = DirectReplyTo(self)
         self.connection_limits = ConnectionLimits(self)
-        self.notes = ClientLog(shell)
-        self.logins = Logins()
+        self.notes = ClientLog(node)
+        self.logins = LoginAttempts()
         self.content_bytes = 0
         self.sharing: Shared | None = None
         self.uncommitted_bytes = 0  # Of publishes that wait for their commit, of all transactions.
@@ -141,18 +141,18 @@ class Broker:
         self.delivering: dict[Queue, None] = {}  # Delivered from, and the log does not know how far.
         self.confirming: dict[Confirming, None] = {}
         self.writers: dict[Connection, None] = {}
-        self.tapped: dict[Firehose, None] = {}
+        self.firehoses_due: dict[Firehose, None] = {}
         self.linked: dict[ClientEnd | OwnerEnd | ConnectionLimits, None] = {}  # Those with something to send.
         self.still_out = 0  # Unacknowledged messages that this node delivered from queues which others lead now.
-        self.withheld: dict[OwnerEnd, None] = {}  # Links whose publishers have to wait.
-        self.edges: dict[str, ClientEnd] = {}  # By the name of the node at the other end, while the link is up.
-        self.homes: dict[str, OwnerEnd] = {}
+        self.waiting_links: dict[OwnerEnd, None] = {}  # Links whose publishers have to wait.
+        self.client_ends: dict[str, ClientEnd] = {}  # By the name of the node at the other end, while the link is up.
+        self.owner_ends: dict[str, OwnerEnd] = {}
         self.queues_by_id: dict[int, AnyQueue] = {}
         self.loads = QueueCounts()
         self.suspended: dict[RemoteQueue, int] = {}  # Without a home, for so many ticks.
         self.arrivals = Arrivals(self)
-        self.mirrors = Mirrors(self)
-        self.spools = Spools(self)
+        self.mirrors = MirrorManager(self)
+        self.spools = SpoolRegistry(self)
         self.detachment = Detachment(self)
         self.fanout = Fanout()
         self.outboxes = Outboxes(self)
@@ -193,16 +193,16 @@ class Broker:
         if self.alternates.left:
             self.alternates.go_on()
         if self.fanout.left < COPIES_MAX:
-            self.fanout.begin_turn(self.alarm is None and self.shell.is_crowded())
+            self.fanout.begin_turn(self.alarm is None and self.node.is_crowded())
         dirty, unlogged = self.dirty, self.unlogged
-        while dirty or self.tapped:
+        while dirty or self.firehoses_due:
             if not dirty:
-                self.tapped.popitem()[0].flush()
+                self.firehoses_due.popitem()[0].flush()
                 continue
             queue, _ = dirty.popitem()
             if queue.deleted:
                 continue
-            if queue.ruled != self.ruled and queue.is_local:
+            if queue.policy_version != self.policy_version and queue.is_local:
                 policies.refresh(queue)
             queue.pump()
             dirty.pop(queue, None)  # Settling without acks touches it again.
@@ -254,7 +254,7 @@ class Broker:
             self.idle.set(queue, due_ms)
         else:
             spec = queue.spec
-            self.shell.note("queue", "info", f"{resource('queue', spec.name, spec.vhost)} is unused and expires")
+            self.node.note("queue", "info", f"{resource('queue', spec.name, spec.vhost)} is unused and expires")
             self._delete(queue)
 
     def end_slow_channels(self, timeout_ms: int | None) -> None:
@@ -284,7 +284,7 @@ class Broker:
     # -- Metadata ------------------------------------------------------------------------------------------------
 
     def propose(self, command: c.Command, then: Callable[[Applied], None], patient: bool = False) -> None:
-        self.shell.propose(command, then, patient)
+        self.node.propose(command, then, patient)
 
     def on_applied(self, events: tuple[e.Event, ...]) -> None:
         """Commands took effect: bring queues and routers up to date."""
@@ -294,9 +294,9 @@ class Broker:
             if gone and isinstance(event, e.BindingRemoved) and (event.binding.vhost, event.binding.source) in gone:
                 continue
             self._on_event(event)
-        for home in self.homes.values():
-            if home.early:
-                home.on_metadata()
+        for owner_end in self.owner_ends.values():
+            if owner_end.early:
+                owner_end.on_metadata()
 
     def _on_event(self, event: e.Event) -> None:
         vhosts = self.vhosts
@@ -325,7 +325,7 @@ class Broker:
             vhosts[event.spec.vhost].passages.pop(event.spec.name, None)
             vhosts[event.spec.vhost].forget_routes()
         elif isinstance(event, e.VhostAdded):
-            vhosts[event.name] = Vhost(event.name, self.dice.draw)
+            vhosts[event.name] = Vhost(event.name, self.random_numbers.draw)
         elif isinstance(event, e.VhostDeleted):
             del vhosts[event.name]
             self._close_where(lambda one: one.vhost.name == event.name, "vhost deleted")
@@ -349,7 +349,7 @@ class Broker:
 
     def refresh_rules(self) -> None:
         """Policies have changed. Routes remember which queues may refuse something, so they are forgotten."""
-        self.ruled += 1
+        self.policy_version += 1
         for vhost in self.vhosts.values():
             vhost.forget_routes()
         self.policies.on_changed()
@@ -375,7 +375,7 @@ class Broker:
         while standing is not None:
             queue, standing = standing, None if standing.is_local else standing.successor
             queue.on_deleted()
-            vhost.doomed.discard(queue)
+            vhost.deleting.discard(queue)
             self.dirty.pop(queue, None)
             if queue.is_local:
                 self.totals.queues_deleted += 1
@@ -400,7 +400,7 @@ class Broker:
     def make_queue(self, spec: QueueSpec) -> Queue:
         """A queue of this node, with what the log holds of it."""
         queue = make_queue(spec, self)
-        self.shell.adopt(queue)
+        self.node.adopt(queue)
         queue.begin_epoch(spec.last_epoch)
         self.on_restored(queue)
         return queue
@@ -416,7 +416,7 @@ class Broker:
         for _ in range(min(len(self.unread), READ_AT_ONCE)):
             queue = self.unread.popleft()
             if queue.ready and not queue.deleted and isinstance(queue.ready[0], Gap):
-                self.shell.read_kind(queue, queue.ready[0].first, queue.on_kind)
+                self.node.read_kind(queue, queue.ready[0].first, queue.on_kind)
 
     def unmake_queue(self, queue: Queue) -> None:
         """Discard a queue that was made for a move which has failed."""
@@ -428,7 +428,7 @@ class Broker:
     def forget(self, queue: Queue) -> None:
         """Nothing of it counts any longer, also not in the log."""
         self._drop_touched(queue)
-        self.shell.forget(queue)
+        self.node.forget(queue)
         self.on_loaded(queue)
 
     def _move_queue(self, spec: QueueSpec) -> None:
@@ -490,7 +490,7 @@ class Broker:
         if old.spec.node != spec.node:
             old.on_moved(spec, None)
         else:
-            old.hope(spec)
+            old.on_new_view(spec)
 
     def _arrive(self, old: RemoteQueue, new: Queue, spec: QueueSpec) -> None:
         """A queue has come to this node. Other nodes use the new object at once. Clients of this node do so when all
@@ -548,7 +548,7 @@ class Broker:
         for binding in bindings:
             vhost.router.unbind_queue(binding.source, old, binding.key, binding.arguments)
         vhost.router.remove_queue(spec.name)
-        vhost.doomed.discard(old)
+        vhost.deleting.discard(old)
         vhost.queues[spec.name] = new
         vhost.router.add_queue(spec.name, new)
         for binding in bindings:
@@ -577,8 +577,8 @@ class Broker:
 
     def on_peer_up(self, peer: str) -> None:
         self.mirrors.on_peer_up(peer)
-        self.edges[peer] = ClientEnd(self, peer)
-        self.homes[peer] = OwnerEnd(self, peer)
+        self.client_ends[peer] = ClientEnd(self, peer)
+        self.owner_ends[peer] = OwnerEnd(self, peer)
         self.connection_limits.on_peer_up(peer)
         self.outboxes.again()  # Before what came later.
         self.detachment.on_peer_up()
@@ -589,29 +589,29 @@ class Broker:
 
     def on_peer_down(self, peer: str) -> None:
         self.mirrors.on_peer_down(peer)
-        edge, home = self.edges.pop(peer, None), self.homes.pop(peer, None)
-        for end in (edge, home):
+        client_end, owner_end = self.client_ends.pop(peer, None), self.owner_ends.pop(peer, None)
+        for end in (client_end, owner_end):
             if end is not None:
                 self.linked.pop(end, None)
                 end.on_down()
-        if home is not None:
-            self.withheld.pop(home, None)
+        if owner_end is not None:
+            self.waiting_links.pop(owner_end, None)
         self.replies.on_down(peer)
         self.connection_limits.on_peer_down(peer)
         self.mirrors.ha_rules.tell_links()
 
     def on_peer_drained(self, peer: str) -> None:
-        home = self.homes.get(peer)
-        if home is not None:
-            home.on_room()
+        owner_end = self.owner_ends.get(peer)
+        if owner_end is not None:
+            owner_end.on_room()
         self.spools.on_room()
 
     def on_peer_frame(self, peer: str, kind: int, payload: bytes) -> None:
         """Raises `BadFrame`, which ends the session."""
-        if kind in FROM_EDGE:
-            self.homes[peer].on_frame(kind, payload)
-        elif kind in FROM_HOME:
-            self.edges[peer].on_frame(kind, payload)
+        if kind in FROM_CLIENT_END:
+            self.owner_ends[peer].on_frame(kind, payload)
+        elif kind in FROM_OWNER_END:
+            self.client_ends[peer].on_frame(kind, payload)
         elif kind == RING:
             self.mirrors.on_frame(peer, payload)
         elif kind in (REPLY, REPLY_ASK, REPLY_ANSWER):
@@ -633,9 +633,9 @@ class Broker:
 
     def grant(self) -> None:
         """Perhaps those who had to wait may go on."""
-        withheld, self.withheld = self.withheld, {}
-        for home in withheld:
-            home.grant()
+        waiting_links, self.waiting_links = self.waiting_links, {}
+        for owner_end in waiting_links:
+            owner_end.grant()
 
     def tick_links(self) -> None:
         self.arrivals.tick()
@@ -645,9 +645,9 @@ class Broker:
             if ticks >= MASTERLESS_TICKS_MAX:
                 queue.give_up()
             elif ticks * 1_000 >= self.outboxes.answer_ms:
-                queue.hurry()
-        for edge in self.edges.values():
-            edge.tick()
+                queue.answer_publishers()
+        for client_end in self.client_ends.values():
+            client_end.tick()
         self.spools.tick()
 
     # -- What queues ask -----------------------------------------------------------------------------------------
@@ -659,27 +659,27 @@ class Broker:
         self.policies.refresh(queue)
 
     def load(self, queue: Queue, gap: Gap) -> None:
-        self.shell.load(queue, gap)
+        self.node.load(queue, gap)
 
     def read_range(
         self, queue: int, first: int, last: int, bytes_max: int, then: Callable[[list[Run] | None, int], None]
     ) -> None:
-        self.shell.read_range(queue, first, last, bytes_max, then)
+        self.node.read_range(queue, first, last, bytes_max, then)
 
     def spill(self, queue: Queue, runs: list[Run]) -> None:
-        self.shell.spill(queue, runs)
+        self.node.spill(queue, runs)
 
     def page_out_unacked(self) -> None:
         """Consumers without a prefetch limit may hold a whole backlog in hand, and full targets may refuse a whole
         backlog of dead letters; memory need not."""
-        self.letters.retry.page_out()
+        self.dead_letters.retry.page_out()
         for session in self.sessions:
             for delivered in session.unacked.all_out():
                 if self.content_bytes <= self.content_bytes_max:
                     return
                 delivered.queue.page_out_unacked(delivered.batch, delivered.count)
-        for home in self.homes.values():
-            for delivered in home.unacked:
+        for owner_end in self.owner_ends.values():
+            for delivered in owner_end.unacked:
                 if self.content_bytes <= self.content_bytes_max:
                     return
                 delivered.queue.page_out_unacked(delivered.batch, delivered.count)
@@ -692,16 +692,16 @@ class Broker:
         return None if found is queue else found
 
     def counts_of(self, queue: Queue) -> dict[int, int]:
-        return self.shell.counts_of(queue.spec.id)
+        return self.node.counts_of(queue.spec.id)
 
     def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
-        return self.shell.measure(queue.spec.id, Wanted(first, last)).ranges
+        return self.node.measure(queue.spec.id, Wanted(first, last)).ranges
 
     def measure(self, queue: Queue, wanted: Wanted) -> Measured:
-        return self.shell.measure(queue.spec.id, wanted)
+        return self.node.measure(queue.spec.id, wanted)
 
     def note(self, text: str) -> None:
-        self.shell.note("queue", "info", visible(text))
+        self.node.note("queue", "info", visible(text))
 
     def on_unused(self, queue: AnyQueue) -> None:
         self._delete(queue)
@@ -712,7 +712,7 @@ class Broker:
         spec = queue.spec
         if queue.is_local:
             queue.begin_deletion()
-            self.vhosts[spec.vhost].doom(queue)
+            self.vhosts[spec.vhost].end_publishes_to(queue)
         self.propose(c.DeleteQueue(spec.vhost, spec.name, spec.id), then, patient=True)
 
     # -- What connections ask ------------------------------------------------------------------------------------
@@ -768,7 +768,7 @@ class Broker:
         login = self.clients.pop(client, None)
         if login is None:
             return
-        for queue in login.disown():
+        for queue in login.take_exclusive_queues():
             self.give_up(queue, lambda applied: None)
         if login.counts:
             self.totals.connections_closed += 1
@@ -792,7 +792,7 @@ class Broker:
             self.ended[session] = None
 
     def unique_name(self, prefix: str) -> str:
-        return self.shell.unique_name(prefix)
+        return self.node.unique_name(prefix)
 
     def _close_where(self, matches: Callable[[Login], bool], why: str) -> None:
         for client, login in list(self.clients.items()):

@@ -12,7 +12,7 @@ from leveret.base.visible_text import visible
 from leveret.protocol.methods import METHODS
 
 if TYPE_CHECKING:
-    from leveret.broker.node_interface import Shell
+    from leveret.broker.node_interface import NodeInterface
     from leveret.metadata.model.records import QueueSpec
     from leveret.protocol.errors import ProtocolError
     from leveret.sessions.amqp.connection import Connection
@@ -48,11 +48,11 @@ def _exception(what: str, error: ProtocolError) -> str:
 class ClientLog:
     """The log lines about the clients of one node."""
 
-    def __init__(self, shell: Shell) -> None:
-        self.shell = shell
+    def __init__(self, node: NodeInterface) -> None:
+        self.node = node
 
     def _say(self, level: str, text: str) -> None:
-        self.shell.note("connection", level, text)
+        self.node.note("connection", level, text)
 
     def accepted(self, connection: Connection) -> None:
         self._say("info", f"accepting AMQP connection {_called(connection)}")
@@ -96,9 +96,9 @@ class ClientLog:
 
     def channel_error(self, connection: Connection, number: int, error: ProtocolError) -> None:
         text = f"Channel error on connection {_called(connection, name=False)}, channel {number}:"
-        self.shell.note("channel", "error", f"{text}\n{_exception('channel', error)}")
+        self.node.note("channel", "error", f"{text}\n{_exception('channel', error)}")
 
-    def letters_stranded(self, queue: QueueSpec, exchange: str | None, key: str | None, exists: bool) -> None:
+    def dead_letters_unroutable(self, queue: QueueSpec, exchange: str | None, key: str | None, exists: bool) -> None:
         """Dead-lettered messages that must be kept are routed to no queue."""
         vhost = visible(queue.vhost)
         start = f"Cannot forward any dead-letter messages from source queue '{visible(queue.name)}' in vhost '{vhost}'"
@@ -116,4 +116,4 @@ class ClientLog:
                 "re-configure the dead-letter-exchange policy for the source queue"
             )
         aim = "to prevent dead-lettered messages from piling up in the source queue"
-        self.shell.note("queue", "warning", f"{start}{why} {aim}. This message will not be logged again.")
+        self.node.note("queue", "warning", f"{start}{why} {aim}. This message will not be logged again.")

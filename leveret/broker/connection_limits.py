@@ -93,11 +93,11 @@ class ConnectionLimits:
         counts = self._limited()
         if counts != self.told:
             self.told = counts
-            for peer in self.broker.edges:
+            for peer in self.broker.client_ends:
                 self._send(peer)
 
     def _send(self, peer: str) -> None:
-        self.broker.shell.send(peer, frame_types.CONNECTION_COUNTS, [json.dumps(self.told).encode()])
+        self.broker.node.send(peer, frame_types.CONNECTION_COUNTS, [json.dumps(self.told).encode()])
 
     def on_peer_up(self, peer: str) -> None:
         if self.told:

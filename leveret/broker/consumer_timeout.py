@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from leveret.broker.delivery.unacked import Delivered
     from leveret.broker.session.session import Session
 
-FORGIVEN_MAX: Final = 65_536  # Tags that a channel may still acknowledge; a client that has more of them is closed.
+LATE_TAGS_MAX: Final = 65_536  # Tags that a channel may still acknowledge; a client that has more of them is closed.
 
 
 def timeout_of(delivered: Delivered, default_ms: int | None) -> int | None:
@@ -41,12 +41,12 @@ def check_age(session: Session, now_ms: int, default_ms: int | None) -> None:
         timeout_ms = timeout_of(delivered, default_ms)
         if timeout_ms is None or now_ms - delivered.at_ms <= timeout_ms:
             continue
-        if not delivered.queue.rules.requeues_late or len(session.forgiven) + delivered.count > FORGIVEN_MAX:
+        if not delivered.queue.rules.requeues_late or len(session.late_tags) + delivered.count > LATE_TAGS_MAX:
             _close(session, timeout_ms)
             return
         late.append(delivered)
     for delivered in late:
-        session.forgive(delivered)
+        session.take_back_late(delivered)
 
 
 def _close(session: Session, timeout_ms: int) -> None:

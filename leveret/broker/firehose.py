@@ -150,7 +150,7 @@ class Firehose:
         except BadProperties:  # The message's own headers are nested as deep as may be, and would be deeper in here.
             payload = encode(Properties(headers={**headers, "properties": Field("F", {})}), size)
         self.copies.append((key, frame(HEADER, 1, payload) + content[_header_end(content) :]))
-        self.broker.tapped[self] = None
+        self.broker.firehoses_due[self] = None
 
     def flush(self) -> None:
         """Send the copies on their way."""

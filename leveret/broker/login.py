@@ -26,7 +26,7 @@ class Login:
         """The client has declared a queue that only it can use."""
         self.exclusive_queues[queue] = None
 
-    def disown(self) -> list[AnyQueue]:
+    def take_exclusive_queues(self) -> list[AnyQueue]:
         """The client is gone. Returns its exclusive queues, each to be deleted with `Broker.give_up`."""
         queues, self.exclusive_queues = self.exclusive_queues, {}
         return [queue for queue in queues if not queue.deleted]

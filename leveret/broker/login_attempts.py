@@ -43,7 +43,7 @@ class _Failures:
         self.due_ms: deque[int] = deque(maxlen=WAITING_MAX)  # When late answers go out.
 
 
-class Logins:
+class LoginAttempts:
     """Counts failed logins, and says when to answer late or not at all."""
 
     def __init__(self) -> None:

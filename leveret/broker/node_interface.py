@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from leveret.storage.format.queue_block import Run
 
 
-class Shell(Protocol):
+class NodeInterface(Protocol):
     """The disk, the links, the log and the consensus, as the broker uses them."""
 
     def propose(self, command: c.Command, then: Callable[[Applied], None], patient: bool = False) -> None:

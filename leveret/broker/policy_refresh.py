@@ -2,10 +2,11 @@
 
 A policy holds at once, for whoever sets it is told when it does: a message that is published, rejected or asked for
 afterwards has to meet the new rules. But to tell a hundred thousand queues takes a second, in which a node would answer
-nobody. So a change has a number (`Broker.ruled`), and each queue that of the change it was last told of:
+nobody. So a change has a number (`Broker.policy_version`), and each queue that of the change it was last told of:
 
-- A queue that is used looks at these two first, and if they differ, it is told now (`Queue.heed`, `rules`). Routes
-  remember which queues may refuse something, so they are forgotten with the change, and the next publish asks again.
+- A queue that is used looks at these two first, and if they differ, it is told now (`Queue.refresh_rules`, `rules`).
+  Routes remember which queues may refuse something, so they are forgotten with the change, and the next publish asks
+  again.
 - All others are told some in each turn (`refresh_some`), because some of them act by themselves: messages grow old, a
   queue that nobody uses goes. For these a policy holds a moment later.
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.event_journal.node_journal import review
-from leveret.metadata.rules.policies import SPENT_MAX, PolicyBook
+from leveret.metadata.rules.policies import SPENT_MAX, Policies
 from leveret.metadata.rules.queue_rules import QueueRules, queue_rules
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ class PolicyRefresh:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.book = PolicyBook(broker.metadata)
+        self.book = Policies(broker.metadata)
         self.outdated: list[AnyQueue] = []  # Queues that may not know the last change; the next one is last.
-        self._through = 0  # `Broker.ruled` when that list was made.
+        self._through = 0  # `Broker.policy_version` when that list was made.
         self.has_timeouts = False  # Some queue or consumer has had a timeout of its own for deliveries.
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:
@@ -61,7 +62,7 @@ class PolicyRefresh:
             self._tell_all()
 
     def _tell_all(self) -> None:
-        self._through = self.broker.ruled
+        self._through = self.broker.policy_version
         self.outdated = list(self.broker.queues_by_id.values())
         self.outdated.reverse()
 
@@ -69,11 +70,11 @@ class PolicyRefresh:
         """Tells as many queues as a turn allows; there is more to do while some are `outdated`."""
         enough = self.book.spent + SPENT_MAX
         for _ in range(min(RULED_AT_ONCE, len(self.outdated))):
-            self.outdated.pop().heed()
+            self.outdated.pop().refresh_rules()
             if self.book.spent > enough:
                 break
         if not self.outdated:
-            if self._through != self.broker.ruled:
+            if self._through != self.broker.policy_version:
                 self._tell_all()
             else:
                 review(self.broker)
@@ -82,4 +83,4 @@ class PolicyRefresh:
         """Tells one queue, which is used and has not been told."""
         # One that is about to become a queue of this node is told when it is; one that was needs no rules any more.
         if self.broker.queues_by_id.get(queue.spec.id) is queue:
-            queue.refresh(self.broker.ruled, self.rules_of(queue.spec))
+            queue.refresh(self.broker.policy_version, self.rules_of(queue.spec))

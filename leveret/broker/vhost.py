@@ -56,7 +56,7 @@ class Route:
 class Vhost:
     """The running side of a virtual host; what lasts of it is in the metadata."""
 
-    __slots__ = ("doomed", "firehose", "generation", "name", "passages", "queues", "router", "routes", "targets")
+    __slots__ = ("deleting", "firehose", "generation", "name", "passages", "queues", "router", "routes", "targets")
 
     def __init__(self, name: str, draw: Callable[[int], int] = first_of) -> None:
         self.name = name
@@ -66,7 +66,7 @@ class Vhost:
         self.firehose: Firehose | None = None  # While somebody watches the messages of this vhost.
         self.routes: dict[bytes, Route] = {}
         self.targets: dict[tuple[AnyQueue, ...], tuple[AnyQueue, ...]] = {}
-        self.doomed: set[AnyQueue] = set()  # `Life.DELETING`, and no longer to be published to.
+        self.deleting: set[AnyQueue] = set()  # `Life.DELETING`, and no longer to be published to.
         self.generation = 0  # Rises when remembered routes are void; connections remember their last one too.
 
     def queue(self, name: str) -> AnyQueue | None:
@@ -86,15 +86,15 @@ class Vhost:
             found = router.route(exchange, keys[0], lambda: headers(content, HEADER_AT) or {}, _properties(content))
         else:
             found = router.route_keys(exchange, keys, lambda: headers(content, HEADER_AT) or {}, _properties(content))
-        return self._lasting(found) if self.doomed else found
+        return self._lasting(found) if self.deleting else found
 
     def _lasting(self, queues: tuple[AnyQueue, ...]) -> tuple[AnyQueue, ...]:
-        return tuple(queue for queue in queues if queue not in self.doomed)
+        return tuple(queue for queue in queues if queue not in self.deleting)
 
-    def doom(self, queue: AnyQueue) -> None:
+    def end_publishes_to(self, queue: AnyQueue) -> None:
         """The queue is being deleted, because its last consumer is gone. Who was told of that consumer's end must not
         publish to the queue any more: the message would be lost in it without a word."""
-        self.doomed.add(queue)
+        self.deleting.add(queue)
         self.forget_routes()
 
     def resolve(self, arguments: bytes, route: Route) -> None:
@@ -108,7 +108,7 @@ class Vhost:
         if len(self.routes) >= ROUTES_MAX:
             self.forget_routes()
         queues = self.router.route(route.exchange, route.routing_key, dict)
-        if self.doomed:
+        if self.deleting:
             queues = self._lasting(queues)
         # One object for equal sets of queues, so that a bundle for the same queues is recognised by identity.
         route.queues = self.targets.setdefault(queues, queues)

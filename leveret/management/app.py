@@ -11,17 +11,17 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.management.api.changes.declare import TopologyHandlers
+from leveret.management.api.changes.declare import DeclareHandlers
 from leveret.management.api.changes.definitions import DefinitionHandlers
-from leveret.management.api.changes.messages import ContentHandlers
-from leveret.management.api.changes.operations import UpkeepHandlers
+from leveret.management.api.changes.messages import MessageHandlers
+from leveret.management.api.changes.operations import OperationHandlers
 from leveret.management.api.changes.policies import PolicyHandlers
 from leveret.management.api.changes.users import UserHandlers
 from leveret.management.api.changes.vhosts import VhostHandlers
 from leveret.management.api.common.listing import Listing
 from leveret.management.api.extensions.jobs import JobHandlers
 from leveret.management.api.extensions.mirror_rings import RingHandlers
-from leveret.management.api.extensions.page_queries import DeskHandlers
+from leveret.management.api.extensions.page_queries import PageQueryHandlers
 from leveret.management.api.extensions.spools import SpoolHandlers
 from leveret.management.api.lists.bindings import BindingHandlers
 from leveret.management.api.lists.connections import ConnectionHandlers
@@ -32,8 +32,8 @@ from leveret.management.api.lists.queues import QueueHandlers
 from leveret.management.api.monitoring.health import HealthHandlers
 from leveret.management.api.monitoring.prometheus import Exporter, MetricHandlers
 from leveret.management.bulk_data import DataHandlers
-from leveret.management.http.auth import Gate
-from leveret.management.http.cors import METHODS, READING, Origins
+from leveret.management.http.auth import Authentication
+from leveret.management.http.cors import METHODS, READING, AllowedOrigins
 from leveret.management.http.http_messages import Problem, Request, Response
 from leveret.management.http.http_server import HttpServer, Limits
 from leveret.management.http.routes import Router
@@ -54,8 +54,8 @@ BODIES_BYTES_MAX: Final = 64 << 20
 READING_BYTES_MAX: Final = 4 << 10  # Of a body that nobody reads.
 DECODED_AT_ONCE: Final = 4  # Long bodies of requests: each takes a millisecond of a turn.
 ACTIONS: Final = (
-    UserHandlers, VhostHandlers, PolicyHandlers, TopologyHandlers, ContentHandlers, DefinitionHandlers, HealthHandlers,
-    UpkeepHandlers,
+    UserHandlers, VhostHandlers, PolicyHandlers, DeclareHandlers, MessageHandlers, DefinitionHandlers, HealthHandlers,
+    OperationHandlers,
 )  # fmt: skip
 OPEN: Final = frozenset({("GET", "/api/auth"), ("POST", "/api/login")})  # To whoever has not said yet who it is.
 
@@ -67,8 +67,8 @@ class Management:
         settings = server.settings
         self.server = server
         self.node = node
-        self.gate = Gate(node.broker, settings.loopback_users, node.loop.time)
-        self.origins = Origins(settings.management_origins, settings.management_cors_s)
+        self.gate = Authentication(node.broker, settings.loopback_users, node.loop.time)
+        self.origins = AllowedOrigins(settings.management_origins, settings.management_cors_s)
         self.router = Router(settings.management_prefix)
         limits = Limits(
             body_bytes=settings.management_body_bytes_max,
@@ -94,7 +94,7 @@ class Management:
             kind(self).add_to(self.router)
         RingHandlers(self).add_to(self.router)
         SpoolHandlers(self).add_to(self.router)
-        DeskHandlers(self).add_to(self.router)
+        PageQueryHandlers(self).add_to(self.router)
         JobHandlers(self).add_to(self.router)
         self.page = PageHandlers(settings.management_prefix)
         self.page.add_to(self.router)

@@ -45,7 +45,7 @@ from leveret.metadata.model.hidden_queues import (
     is_hidden_queue,
     make_hidden_queue,
 )
-from leveret.metadata.model.implicit_bindings import Listings, implicit_binding
+from leveret.metadata.model.implicit_bindings import ImplicitBindings, implicit_binding
 from leveret.metadata.model.queue_location import change_view, end_view, move_queue, put_view
 from leveret.metadata.model.records import (
     NO_ARGUMENTS,
@@ -99,7 +99,7 @@ class Applied:
     events: tuple[e.Event, ...]
 
 
-class Metadata(Listings):
+class Metadata(ImplicitBindings):
     """The metadata of a cluster. Read its dictionaries freely; only `apply` and `restore` change them."""
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """One node: the broker, driven by an event loop.
 
-All input that arrives in one pass of the loop is handled first (`Client.data_received`), then `turn` runs once: it
+All input that arrives in one pass of the loop is handled first (`AmqpSocket.data_received`), then `turn` runs once: it
 delivers, begins a commit, sends confirms, and writes to each client that has output. See `Broker` for the turn,
-`Storage` for the commit, `Client` for how publishers are slowed down.
+`Storage` for the commit, `AmqpSocket` for how publishers are slowed down.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from leveret.node.cluster.membership import Cluster
 from leveret.node.cluster.partition_pause import PartitionPause
 from leveret.node.cluster.transient_exchanges import TransientExchanges
 from leveret.node.config.settings import LOG_LEVELS
-from leveret.node.sockets.amqp_socket import AWAY, BEHIND, PACE_S, PACED, Client
+from leveret.node.sockets.amqp_socket import AWAY, BEHIND, PACE_S, PACED, AmqpSocket
 from leveret.node.sockets.lingering import Lingerers
-from leveret.node.sockets.unauthenticated import Strangers
-from leveret.node.stats.range_reads import Reads
+from leveret.node.sockets.unauthenticated import Unauthenticated
+from leveret.node.stats.range_reads import RangeReads
 from leveret.node.stats.stats_history import StatsHistory
 from leveret.node.storage import Storage
 from leveret.node.system import logs
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from leveret.metadata.model.records import QueueSpec
     from leveret.node.cluster.consensus_log import ConsensusLog, Recovered
     from leveret.node.config.settings import Settings
-    from leveret.node.sockets.peer_links import Peers
+    from leveret.node.sockets.peer_links import PeerLinks
     from leveret.node.system.environment import Environment
     from leveret.raft import Member
     from leveret.storage.format.queue_block import Run
@@ -80,14 +80,14 @@ UNBLOCKED_MAX: Final = 16  # Publishers that are unblocked in one turn after an 
 LOOK_BYTES_MIN: Final = 1 << 20  # Bytes written between two looks at the free disk space, at least.
 
 
-class Node(consensus.Shell):
+class Node(consensus.ConsensusNode):
     """A running broker: made from the data on disk, then `start`, then `prepare`, and then clients may connect."""
 
     def __init__(
         self,
         settings: Settings,
         world: Environment,
-        peers: Peers,
+        peers: PeerLinks,
         me: Member,
         consensus_log: ConsensusLog,
         recovered: Recovered,
@@ -97,14 +97,14 @@ class Node(consensus.Shell):
         self.loop = world.loop
         self.peers = peers
         self.limits = _limits(settings)
-        self.clients: dict[Client, None] = {}
-        self.strangers: Strangers[Client] = Strangers()  # Those of them that have not logged in.
-        self.by_connection: dict[object, Client] = {}
+        self.clients: dict[AmqpSocket, None] = {}
+        self.unauthenticated: Unauthenticated[AmqpSocket] = Unauthenticated()  # Those of them that have not logged in.
+        self.by_connection: dict[object, AmqpSocket] = {}
         self.lingerers = Lingerers(self.loop)
-        self.paced: dict[Client, Queue] = {}
-        self.away: dict[Client, RemoteQueue | BusyLink] = {}
-        self.behind: dict[Client, None] = {}
-        self.unblocking: deque[Client] = deque()  # Those that were blocked by an alarm that is over.
+        self.paced: dict[AmqpSocket, Queue] = {}
+        self.away: dict[AmqpSocket, RemoteQueue | BusyLink] = {}
+        self.behind: dict[AmqpSocket, None] = {}
+        self.unblocking: deque[AmqpSocket] = deque()  # Those that were blocked by an alarm that is over.
         self.told_alarms: dict[str, frozenset[str]] = {}
         self.told_room: dict[str, int] = {}
         self.scheduled = False
@@ -151,7 +151,7 @@ class Node(consensus.Shell):
         self.pausing = PartitionPause(self)
         self.maintenance = Maintenance(self)
         self.transient = TransientExchanges(self)
-        self.reads = Reads(self)
+        self.reads = RangeReads(self)
         self.samples = StatsHistory(self)
         self.member_changes = self.broker.member_changes = MemberChanges(self.broker, self._places, settings.mirroring)
         self.broker.mirrors.broadcast.spent = lambda: self.member_changes.book.spent
@@ -275,7 +275,7 @@ class Node(consensus.Shell):
             self.look()
         if broker.confirming:
             broker.tell_confirms()
-        if broker.withheld:
+        if broker.waiting_links:
             self._grant()
         if broker.writers:
             writers, broker.writers = broker.writers, {}
@@ -313,24 +313,24 @@ class Node(consensus.Shell):
     def _grant(self) -> None:
         """Lets other nodes' waiting publishers go on; at the latest after as long as clients here would wait."""
         self.broker.grant()
-        if self.broker.withheld and self._pacer is None:
+        if self.broker.waiting_links and self._pacer is None:
             self._pacer = self.loop.call_later(PACE_S, self._on_paced)
         self.peers.flush()
 
     def _on_paced(self) -> None:
         self._pacer = None
-        for home in self.broker.withheld:
-            home.on_paced()
+        for owner_end in self.broker.waiting_links:
+            owner_end.on_paced()
         self.schedule()
 
     # -- Clients -------------------------------------------------------------------------------------------------
 
-    def on_accepted(self, client: Client) -> bool:
+    def on_accepted(self, client: AmqpSocket) -> bool:
         """Returns whether a new connection is accepted."""
         settings = self.settings
         if self.pausing.paused or self.maintenance.state is not None:
             return False  # It came while the listeners were being closed.
-        if len(self.strangers) >= settings.unauthenticated_connections_max:
+        if len(self.unauthenticated) >= settings.unauthenticated_connections_max:
             self._evict_stranger()
         connection_max = settings.connection_max
         if connection_max is not None and len(self.clients) >= connection_max and not self._evict_stranger():
@@ -346,17 +346,17 @@ class Node(consensus.Shell):
         self.lingerers.keep(sockets_limit(descriptors_max) - len(self.clients) - 1)
         self.clients[client] = None
         self.by_connection[client.connection] = client
-        self.strangers.add(client, client.connection.peer.host)
+        self.unauthenticated.add(client, client.connection.peer.host)
         return True
 
     def _evict_stranger(self) -> bool:
-        """Make room, if there is somebody who has not logged in; see `strangers`."""
-        client = self.strangers.evict()
+        """Make room, if there is somebody who has not logged in; see `unauthenticated`."""
+        client = self.unauthenticated.evict()
         if client is None:
             return False
         self.clients.pop(client, None)  # Now, not when its socket is closed: the next one may come before.
         client.evict()
-        count = self.strangers.to_tell(self.loop.time())
+        count = self.unauthenticated.to_tell(self.loop.time())
         if count:
             logger.warning(
                 "%d connections that had not logged in were closed to make room for others, the last one from %s",
@@ -365,10 +365,10 @@ class Node(consensus.Shell):
             )
         return True
 
-    def on_lost(self, client: Client) -> None:
+    def on_lost(self, client: AmqpSocket) -> None:
         self.clients.pop(client, None)
         self.by_connection.pop(client.connection, None)
-        self.strangers.discard(client)
+        self.unauthenticated.discard(client)
         if self.alarms.crowded:
             self.alarms.has_room(len(self.clients), self.world.descriptors_max())
         self.paced.pop(client, None)
@@ -376,7 +376,7 @@ class Node(consensus.Shell):
         self.behind.pop(client, None)
         self.maintenance.on_client_lost()
 
-    def on_published(self, client: Client) -> None:
+    def on_published(self, client: AmqpSocket) -> None:
         """Called after each read of input of a connection that publishes."""
         if self.broker.alarm is None and self.storage.is_crowded(self.broker):
             client.pause(BEHIND)
@@ -416,7 +416,7 @@ class Node(consensus.Shell):
     def _tick(self) -> None:
         self.set_clock()
         now_ms = self.broker.now_ms
-        self.broker.letters.try_again()
+        self.broker.dead_letters.try_again()
         for client in list(self.clients):
             client.on_tick(now_ms)
         self.broker.end_slow_channels(self.settings.consumer_timeout_ms)
@@ -522,8 +522,8 @@ class Node(consensus.Shell):
         """Gives a queue from before the start its messages in the log."""
         state = self.storage.log.queues.get(queue.spec.id)
         if self.storage.log.mirrors.is_mirrored(queue.spec.id):
-            # The log says that it is mirrored, the metadata so far that it is not. `Mirrors.open` decides, when the
-            # node has caught up, and replaces the queue. Requests for it wait until then.
+            # The log says that it is mirrored, the metadata so far that it is not. `MirrorManager.open` decides, when
+            # the node has caught up, and replaces the queue. Requests for it wait until then.
             queue.hold()
         elif state is not None:
             first, last = state.live.first or 0, state.live.last or 0
@@ -663,9 +663,9 @@ class Node(consensus.Shell):
         self.schedule()
 
     def witnesses(self, name: str) -> list[str]:
-        return [peer for peer, others in self.sights().items() if name in others]
+        return [peer for peer, others in self.contacts().items() if name in others]
 
-    def sights(self) -> dict[str, frozenset[str]]:
+    def contacts(self) -> dict[str, frozenset[str]]:
         return self.broker.mirrors.ha_rules.linked
 
     def is_paused(self, name: str) -> bool:
@@ -724,7 +724,7 @@ class Node(consensus.Shell):
             self.broker.mirrors.leave()
             self.broker.mirrors.ha_rules.say_farewell()
             self.peers.flush()
-            for peer in list(self.broker.homes):  # Messages unacknowledged by their clients are requeued.
+            for peer in list(self.broker.owner_ends):  # Messages unacknowledged by their clients are requeued.
                 self.broker.on_peer_down(peer)
             self.broker.note_deliveries()  # What was rejected and has no letter yet is out with nobody, but was shown.
             if self.broker.journal is not None:

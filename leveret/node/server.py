@@ -45,7 +45,7 @@ from leveret.node.cluster.transient_exchanges import KNOWN
 from leveret.node.node import Node
 from leveret.node.sockets.cookie import BadCookie, find_cookie, inherited, weakness
 from leveret.node.sockets.listeners import Listeners, StartFailed
-from leveret.node.sockets.peer_links import Address, PeerInfo, Peers, Respond
+from leveret.node.sockets.peer_links import Address, PeerInfo, PeerLinks, Respond
 from leveret.node.sockets.peer_socket import CallFailed, PeersOptions, peer_tls
 from leveret.node.system import local_registry, logs, systemd
 from leveret.node.system.data_folder import (
@@ -64,7 +64,7 @@ from leveret.node.system.data_folder import (
 )
 from leveret.node.system.environment import RealEnvironment
 from leveret.node.system.json_answers import read_object
-from leveret.node.system.loop_watch import Watch
+from leveret.node.system.loop_watch import LoopWatch
 from leveret.raft import Member, Raft, Update
 from leveret.storage.format.errors import LogDamaged
 
@@ -103,14 +103,14 @@ class Server:
         self.can_restart = self.restarting = False
         self.uuid = ""
         self.cluster_id = bytes(16)  # The id of the cluster that the data belongs to; zeros if that is not known.
-        self.peers: Peers | None = None
+        self.peers: PeerLinks | None = None
         self.cluster_port = settings.cluster_listener.port
         self._is_cluster_port_open = False
         self.listeners = Listeners(self)
         self.management: Management | None = None  # Made at the first connection to its port.
         self.announce: Callable[[], None] = lambda: None  # Tells leveretctl of this node, and of its present ports.
         self.control = Control(self)
-        self.watch = Watch()  # Started by `serve`, not by simulations, whose time is not real.
+        self.watch = LoopWatch()  # Started by `serve`, not by simulations, whose time is not real.
         self.on_recovered: Callable[[], None] = lambda: None  # Called when all that is on disk has been read.
         self.starting: asyncio.Task[None] | None = None
         self._calls: set[asyncio.Task[None]] = set()
@@ -165,7 +165,9 @@ class Server:
         )
         tls = None if settings.cluster_tls is None else peer_tls(settings.cluster_tls)
         me = Identity(settings.node_name, bytes.fromhex(self.uuid))
-        self.peers = Peers(self.loop, me, self.cookie, self, options, tls, self.world.dice, self.world.random_bytes)
+        self.peers = PeerLinks(
+            self.loop, me, self.cookie, self, options, tls, self.world.random_source, self.world.random_bytes
+        )
         self.peers.on_nobody_listens = self._on_nobody_listens
         listener = settings.cluster_listener
         try:

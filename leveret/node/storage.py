@@ -64,7 +64,7 @@ class Storage:
         self.on_fatal = on_fatal
         self.writer = world.worker("leveret-writer")
         self.reader = world.worker("leveret-reader")
-        self.keeper = world.worker("leveret-keeper")
+        self.background = world.worker("leveret-keeper")
         self.committing = False
         self.full = False  # The last write found no space.
         self.retrying = False
@@ -254,7 +254,7 @@ class Storage:
                 self._fail(f"upkeep of the log failed: {error!r}")
             self.on_turn()
 
-        self.keeper.submit(lambda: job.perform(self.disk), on_done)
+        self.background.submit(lambda: job.perform(self.disk), on_done)
 
     def release_spares(self) -> None:
         """Deletes files that are kept only to be written over, when space is short, or nothing is being written."""
@@ -274,7 +274,7 @@ class Storage:
                 logger.error("freed memory could not be given back: %r", error)
             then()
 
-        self.keeper.submit(self.world.release_memory, on_done)
+        self.background.submit(self.world.release_memory, on_done)
 
     # -- Reading back --------------------------------------------------------------------------------------------
 
@@ -348,5 +348,5 @@ class Storage:
         self.reader.submit(lambda: job.perform(self.disk), on_done)
 
     def stop(self) -> None:
-        for worker in (self.writer, self.reader, self.keeper):
+        for worker in (self.writer, self.reader, self.background):
             worker.stop()

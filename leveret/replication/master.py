@@ -339,7 +339,7 @@ class Master:
         self.member.report()
         return True
 
-    def abdicate(self) -> bool:
+    def step_down(self) -> bool:
         """Make the best member that is not in sync master, because this one stops. Return False if there is none."""
         member, view = self.member, self.view
         if member.proposal_age is not None or any(name in member.links for name, _ in view.in_sync):

@@ -335,13 +335,13 @@ class Member:
         the ring, to learn whether its last blocks are confirmed."""
         return self.serving and self.master is not None and self.master.hand_over(to, hasty)
 
-    def abdicate(self) -> bool:
+    def step_down(self) -> bool:
         """Make a member master that is not in sync, whatever is lost: there is no other, and this node stops. Return
         False if there is none, or it is not possible now."""
-        return self.serving and self.master is not None and self.master.abdicate()
+        return self.serving and self.master is not None and self.master.step_down()
 
-    def may_abdicate_soon(self) -> bool:
-        """Return whether `abdicate` is only too early: the mirrors have just started, and none has reported yet."""
+    def may_step_down_soon(self) -> bool:
+        """Return whether `step_down` is only too early: the mirrors have just started, and none has reported yet."""
         return self.serving and self.master is not None and self.master.has_no_reports()
 
     def change_ring(self, ring: tuple[str, ...]) -> bool:

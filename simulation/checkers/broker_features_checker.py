@@ -9,8 +9,8 @@ most*: as often as it was delivered, and once for each channel that may have end
 a node has died, whose successor takes what may have been delivered for delivered.
 
 **Delays** are not over before their time, by whatever clock; but all are over some time after all is healed, and the
-message is there. It may come twice after a failure, since its keeper forgets it when it is safe in its queue, and dies
-before that.
+message is there. It may come twice after a failure, since its hidden queue forgets it when it is safe in its queue, and
+dies before that.
 
 **Transactions.** What is rolled back nobody sees. And who takes a message from one queue and puts another one into the
 next never loses both: if nobody knows whether it was committed, one of them is there.
@@ -218,7 +218,7 @@ class MirroredBrokerFeaturesChecker(BrokerFeaturesChecker, MirroredMessageChecke
     """The same for mirrored queues."""
 
     def on_confirmed(self, message: Message, at: float) -> None:
-        """Of what is delayed, its keeper says that it is safe."""
+        """Of what is delayed, its hidden queue says that it is safe."""
         if not self.is_delayed(message):
             super().on_confirmed(message, at)
             return

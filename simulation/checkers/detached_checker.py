@@ -55,9 +55,9 @@ class DetachedChecker:
 
     def on_told(self, node: str, queue: str, ledger: Ledger, now: float) -> None:
         """The node has no record of the queue any more."""
-        for number, (keeper, at) in self.kept.items():
+        for number, (holder, at) in self.kept.items():
             message = ledger.messages[number]
-            if keeper != node or message.queue != queue or number in self.heard or at >= now:
+            if holder != node or message.queue != queue or number in self.heard or at >= now:
                 continue
             if message.settled_at is None and all(self.is_of_copy(one) for one in message.deliveries):
                 message.settled_at = now

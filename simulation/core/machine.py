@@ -157,7 +157,7 @@ class SimSurroundings:
         self.loop: asyncio.AbstractEventLoop = loop
         self.life_disk = LifeDisk(machine.disk, loop, lambda: machine.on_crashed(loop))
         self.disk: Disk = self.life_disk
-        self.dice = random.Random(loop.dice.random())
+        self.random_source = random.Random(loop.dice.random())
         self._loop = loop
 
     def worker(self, name: str) -> SimWorker:
@@ -170,7 +170,7 @@ class SimSurroundings:
         return self._loop.scheduler.now
 
     def random_bytes(self, count: int) -> bytes:
-        return self.dice.randbytes(count)
+        return self.random_source.randbytes(count)
 
     def memory_used(self) -> int:
         return self.machine.memory_used

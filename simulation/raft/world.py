@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leveret.node.cluster.consensus_log import ConsensusLog, WriteBatch, WriteSnapshot, load_identity
-from leveret.node.cluster.two_nodes import Untouched
+from leveret.node.cluster.two_nodes import ReadOnlyDisk
 from leveret.raft.core import Busy, NotLeader, Raft, Ready, Refused, Remains, Role
 from leveret.raft.membership import AddLearner, BadChange, Change, Demote, Member, Membership, Promote, Remove, Update
 from leveret.raft.message_codec import decode_message, encode_message
@@ -508,7 +508,7 @@ class World:
         for node, raft, dead in self.pairs():
             if dead.raft is not None or dead.borrower is not None:
                 continue
-            recovered = ConsensusLog(Untouched(dead.disk), FOLDER).recover()
+            recovered = ConsensusLog(ReadOnlyDisk(dead.disk), FOLDER).recover()
             try:
                 raft.outlive(dead.id, Remains(recovered.hard_state, recovered.meta, recovered.entries))
             except Refused as error:

@@ -26,7 +26,7 @@ from simulation.clients.client import Step
 from simulation.core.machine import DISK_RESERVE
 
 if TYPE_CHECKING:
-    from leveret.broker.remote.spool_registry import Spools
+    from leveret.broker.remote.spool_registry import SpoolRegistry
     from leveret.broker.remote.store_and_forward import Spool
     from simulation.core.machine import Machine
     from simulation.world import World
@@ -94,11 +94,11 @@ class Spooling:
     def fault_ambush(self, how: str, delay: float, seconds: float) -> None:
         self.ambushes.append({"how": how, "delay": delay, "seconds": seconds})
 
-    def observe_spools(self, machine: Machine, spools: Spools) -> None:
+    def observe_spools(self, machine: Machine, spools: SpoolRegistry) -> None:
         for spool in spools.by_target.values():
             self._follow(spool)
             self.spooled[machine.name, machine.lives, spool.target] = spool.sent
-            if self.ambushes and spool.flights:
+            if self.ambushes and spool.batches_under_way:
                 self._ambush(machine, spools, spool, **self.ambushes.pop(0))
             if self.tightenings and spool.count:
                 self._tighten(machine, spools, spool)
@@ -128,7 +128,7 @@ class Spooling:
         while kept and kept[0][0] < front:
             sending.append(kept.popleft())
             self.world.ledger.on_sent_on(sending[-1][1], self.world.scheduler.now)
-        while len(sending) > spool.flying_count:
+        while len(sending) > spool.under_way_count:
             sending.popleft()
         for _, number in sending:
             self.world.ledger.on_sent_on(number, self.world.scheduler.now)
@@ -136,13 +136,13 @@ class Spooling:
     def fault_tighten(self, share: float, seconds: float) -> None:
         self.tightenings.append((share, seconds))
 
-    def _home(self, spools: Spools, spool: Spool) -> Machine | None:
+    def _home(self, spools: SpoolRegistry, spool: Spool) -> Machine | None:
         queue = spools.broker.queues_by_id.get(spool.target)
         return next(
             (one for one in self.world.machines if queue is not None and one.node_name == queue.spec.node), None
         )
 
-    def _tighten(self, machine: Machine, spools: Spools, spool: Spool) -> None:
+    def _tighten(self, machine: Machine, spools: SpoolRegistry, spool: Spool) -> None:
         home = self._home(spools, spool)
         if home is None or home is machine or home.name in self.tight:
             return
@@ -158,15 +158,17 @@ class Spooling:
         machine.disk.capacity_bytes = 1 << 40
         del self.tight[machine.name]
 
-    def _check_room(self, machine: Machine, spools: Spools, receiver: Machine) -> None:
+    def _check_room(self, machine: Machine, spools: SpoolRegistry, receiver: Machine) -> None:
         bound = [one for one in spools.by_target.values() if self._home(spools, one) is receiver]
-        due = sum(one.content_bytes - one.flying_bytes for one in bound)
-        launched = sum(one.sent + one.flying_count for one in bound)
+        due = sum(one.content_bytes - one.under_way_bytes for one in bound)
+        launched = sum(one.sent + one.under_way_count for one in bound)
         room = receiver.disk.free_bytes() - DISK_RESERVE
         knows = receiver.loop is None or not receiver.loop.is_paused
         self.rooms.observe(f"{machine.name}.{machine.lives}", receiver.name, due, launched, room, knows)
 
-    def _ambush(self, machine: Machine, spools: Spools, spool: Spool, how: str, delay: float, seconds: float) -> None:
+    def _ambush(
+        self, machine: Machine, spools: SpoolRegistry, spool: Spool, how: str, delay: float, seconds: float
+    ) -> None:
         home = self._home(spools, spool)
         if home is not None and home is not machine:
             self.world.note("world", f"an ambush for {spool} of {machine.name} and {home.name}: {how}")

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.scaling.world import Plant, metered, node_of
 from leveret.broker.mirrors import broadcast, manager
-from leveret.broker.mirrors.manager import Mirror, Mirrors
+from leveret.broker.mirrors.manager import Mirror, MirrorManager
 from leveret.metadata.model.commands import ChangeView, Command
 from leveret.metadata.store import Applied
 from leveret.node.cluster import consensus
@@ -55,7 +55,7 @@ class Passes:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.most: Counter[str] = Counter()
         self.now: Counter[str] = Counter()
-        passes, apply, perform = NodeLoop._pass, Consensus._apply_command, Mirrors._perform
+        passes, apply, perform = NodeLoop._pass, Consensus._apply_command, MirrorManager._perform
 
         def counted_pass(loop: NodeLoop) -> None:
             self.now.clear()
@@ -66,14 +66,14 @@ class Passes:
             self.now["commands"] += 1
             return apply(of, command)
 
-        def counted_perform(of: Mirrors, mirror: Mirror) -> int:
+        def counted_perform(of: MirrorManager, mirror: Mirror) -> int:
             done = perform(of, mirror)
             self.now["effects"] += done
             return done
 
         monkeypatch.setattr(NodeLoop, "_pass", counted_pass)
         monkeypatch.setattr(Consensus, "_apply_command", counted_apply)
-        monkeypatch.setattr(Mirrors, "_perform", counted_perform)
+        monkeypatch.setattr(MirrorManager, "_perform", counted_perform)
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_who_is_left_keeps_in_touch(monkeypatch: pytest.MonkeyPatch) -> None:
         plant.run(60.0, lambda: not plant.pending)
         plant.run(6.0)
         assert [node.pausing.partitions.pauses for node in survivors(plant)] == [0, 0]
-        assert [len(node.broker.edges) for node in survivors(plant)] == [1, 1]
+        assert [len(node.broker.client_ends) for node in survivors(plant)] == [1, 1]
 
 
 def led_by_others(plant: Plant, names: set[str]) -> bool:

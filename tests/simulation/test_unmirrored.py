@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.mirrors.copy_store import MirrorStore
-from leveret.broker.mirrors.manager import Mirrors
+from leveret.broker.mirrors.manager import MirrorManager
 from leveret.metadata.model.records import QueueSpec
 from simulation.clients.client import Step
 from simulation.plan import Plan
@@ -44,7 +44,7 @@ def test_a_moment_after_the_last_view(what: str, delay: float, monkeypatch: pyte
     unwritten, late = [], []
     is_used = False
 
-    def on_ended(mirrors: Mirrors, spec: QueueSpec) -> None:
+    def on_ended(mirrors: MirrorManager, spec: QueueSpec) -> None:
         mirror = mirrors.mirrors.get(spec.id)
         is_here = spec.name == QUEUE and mirror is not None and mirror.queue is not None and is_used
         if mirror is not None and is_here:
@@ -58,8 +58,8 @@ def test_a_moment_after_the_last_view(what: str, delay: float, monkeypatch: pyte
         late.append(tail is None)
         original_release(store, queue, tail)  # type: ignore[arg-type]
 
-    original, original_release = Mirrors.on_ended, MirrorStore.release
-    monkeypatch.setattr(Mirrors, "on_ended", on_ended)
+    original, original_release = MirrorManager.on_ended, MirrorStore.release
+    monkeypatch.setattr(MirrorManager, "on_ended", on_ended)
     monkeypatch.setattr(MirrorStore, "release", release)
     try:
         with quiet():

@@ -77,8 +77,8 @@ class Member(World):
     def own_turn(self) -> None:
         super().turn()
 
-    def edge(self, peer: str) -> ClientEnd:
-        return self.broker.edges[peer]
+    def client_end(self, peer: str) -> ClientEnd:
+        return self.broker.client_ends[peer]
 
 
 class Proposal:
@@ -273,14 +273,15 @@ class Cluster:
             assert not broker.connections and not broker.queues_by_id
             assert broker.content_bytes == broker.unlogged_bytes == 0
             for touched in (
-                broker.dirty, broker.unlogged, broker.delivering, broker.confirming, broker.linked, broker.withheld,
-                broker.waiting_for_load,
+                broker.dirty, broker.unlogged, broker.delivering, broker.confirming, broker.linked,
+                broker.waiting_links, broker.waiting_for_load,
             ):  # fmt: skip
                 assert not touched
-            for edge in broker.edges.values():
-                assert not edge.bundles and not edge.bundled_bytes and not edge.pendings and not edge.asks
-                assert not edge.verdicts and not edge.subscriptions and not edge.taken
-            for home in broker.homes.values():
+            for client_end in broker.client_ends.values():
+                assert not client_end.bundles and not client_end.bundled_bytes
+                assert not client_end.pendings and not client_end.asks
+                assert not client_end.verdicts and not client_end.subscriptions and not client_end.taken
+            for home in broker.owner_ends.values():
                 assert home.unacked.count == 0 and not list(home.unacked) and not home.consumers
                 assert not home.deliveries and not home.early and not home.confirms.open
                 assert not [queue for queue in home.stalled if not queue.deleted]

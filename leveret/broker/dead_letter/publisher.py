@@ -49,23 +49,22 @@ REJECTED: Final = "rejected"
 EXPIRED: Final = "expired"
 MAXLEN: Final = "maxlen"
 COUNT_MAX: Final = (1 << 63) - 1
-STRANDED_MAX: Final = 10_000
+LOGGED_MAX: Final = 10_000
 
 if TYPE_CHECKING:
     # Content, exchange and key as a delivery has them, target queues, and addresses of direct reply-to.
     Way = tuple[bytes, bytes, tuple[AnyQueue, ...], list[str]]
 
 
-class Letter(Pending):
+class DeadLetter(Pending):
     """The messages lo..hi - 1 of a batch, published to the dead-letter exchange and not confirmed yet."""
 
-    __slots__ = ("batch", "held", "hi", "letters", "lo", "queue", "reason", "void")
+    __slots__ = ("batch", "held", "hi", "lo", "queue", "reason", "void")
 
     def __init__(
-        self, letters: DeadLetterPublisher, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, held: bool
+        self, publisher: DeadLetterPublisher, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, held: bool
     ) -> None:
-        super().__init__(letters, lo, hi - 1)
-        self.letters = letters
+        super().__init__(publisher, lo, hi - 1)
         self.queue = queue
         self.batch = batch
         self.lo = lo
@@ -82,14 +81,14 @@ class DeadLetterPublisher:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.open: dict[Letter, None] = {}  # Not confirmed by all targets yet.
+        self.open: dict[DeadLetter, None] = {}  # Not confirmed by all targets yet.
         self.retry = DeadLetterRetry(self)
         self.sent = 0
         self.dropped = 0  # Refused by a target, and not kept.
         # Messages by reason, whether their queue is a quorum queue, and whether they are kept until confirmed.
         self.by_reason: dict[tuple[str, bool, bool], int] = {}
         self.kept_safe = {False: 0, True: 0}  # Messages kept until confirmed, and confirmed; by quorum queue or not.
-        self.stranded: dict[tuple[int, str | None, str | None, bool], None] = {}  # Already logged.
+        self.logged_unroutable: dict[tuple[int, str | None, str | None, bool], None] = {}  # Already logged.
 
     def send(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str) -> None:
         """Dead-letter messages that have left `ready` and are not unacknowledged; settled when targets have them."""
@@ -113,7 +112,7 @@ class DeadLetterPublisher:
         keeps = queue.rules.keeps_dead
         if not self.has_exchange(queue):
             if keeps and queue.rules.dead_letter_exchange is not None:
-                self.strand(queue)
+                self.log_unroutable(queue)
                 self.retry.add_refused(queue, batch, lo, hi, reason)
             else:
                 queue.settle_unserved(batch, lo, hi, reason)
@@ -129,11 +128,11 @@ class DeadLetterPublisher:
         for first, last in pairwise((0, *cuts, len(ways))):
             contents = [way[0] for way in ways[first:last]]
             _, key, queues, answered = ways[first]
-            letter = Letter(self, queue, batch, lo + first, lo + last, reason, held)
+            letter = DeadLetter(self, queue, batch, lo + first, lo + last, reason, held)
             self.open[letter] = None
             if keeps and not queues and not answered:
                 letter.refused = True
-                self.strand(queue)
+                self.log_unroutable(queue)
             self._post(queues, contents, key, batch.kinds[lo + first : lo + last], letter)
         for made, key, _, addresses in ways if not tried else ():
             if addresses:
@@ -150,16 +149,16 @@ class DeadLetterPublisher:
             if addresses:
                 self.broker.replies.answer(None, addresses, new_key, made)
 
-    def strand(self, queue: Queue) -> None:
+    def log_unroutable(self, queue: Queue) -> None:
         """Log that messages which must be kept are routed to no queue, once for each exchange and key."""
         rules = queue.rules
         way = queue.spec.id, rules.dead_letter_exchange, rules.dead_letter_key, self.has_exchange(queue)
-        if way in self.stranded:
+        if way in self.logged_unroutable:
             return
-        if len(self.stranded) >= STRANDED_MAX:
-            self.stranded.clear()
-        self.stranded[way] = None
-        self.broker.notes.letters_stranded(queue.spec, *way[1:])
+        if len(self.logged_unroutable) >= LOGGED_MAX:
+            self.logged_unroutable.clear()
+        self.logged_unroutable[way] = None
+        self.broker.notes.dead_letters_unroutable(queue.spec, *way[1:])
 
     def has_exchange(self, queue: AnyQueue) -> bool:
         return (queue.spec.vhost, queue.rules.dead_letter_exchange) in self.broker.metadata.exchanges
@@ -203,7 +202,7 @@ class DeadLetterPublisher:
         return with_header(old, encode(properties, body_size(old, HEADER_AT))), keys, headers
 
     def _post(
-        self, queues: Sequence[AnyQueue], contents: list[bytes], key: bytes, kinds: bytearray, letter: Letter | None
+        self, queues: Sequence[AnyQueue], contents: list[bytes], key: bytes, kinds: bytearray, letter: DeadLetter | None
     ) -> None:
         """Publish messages with the same targets. Their kinds may differ: each kind is a publish of its own."""
         self.sent += len(contents)
@@ -225,7 +224,7 @@ class DeadLetterPublisher:
 
     def on_complete(self, pending: Pending) -> None:
         """All targets have confirmed or refused."""
-        assert isinstance(pending, Letter)
+        assert isinstance(pending, DeadLetter)
         queue = pending.queue
         self.open.pop(pending, None)
         if queue.deleted or pending.void:
@@ -247,7 +246,7 @@ class DeadLetterPublisher:
         for letter in self.open:
             if letter.queue is queue and not letter.void:
                 letter.void = True
-                queue.revive(letter.batch, letter.lo, letter.hi)
+                queue.put_back_dead_letters(letter.batch, letter.lo, letter.hi)
         self.retry.take_back(queue)
 
     def try_again(self) -> None:

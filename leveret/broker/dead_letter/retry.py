@@ -57,14 +57,14 @@ class Piece:
 class Row:
     """The messages of one queue that wait."""
 
-    __slots__ = ("bite", "busy", "count", "pieces", "tries", "under_way")
+    __slots__ = ("busy", "count", "pieces", "reading", "tries", "under_way")
 
     def __init__(self) -> None:
         self.pieces: deque[Piece] = deque()
         self.count = 0  # Messages in all pieces.
         self.under_way = 0  # Publishes without an answer.
         self.tries = TRIES
-        self.bite: Piece | None = None  # The piece that is being read.
+        self.reading: Piece | None = None  # The piece that is being read.
         self.busy = False
 
     def join(self) -> None:
@@ -92,8 +92,8 @@ class Row:
 class DeadLetterRetry:
     """The dead-lettered messages of all queues of a node that wait."""
 
-    def __init__(self, letters: DeadLetterPublisher) -> None:
-        self.letters = letters
+    def __init__(self, dead_letters: DeadLetterPublisher) -> None:
+        self.dead_letters = dead_letters
         self.rows: dict[Queue, Row] = {}
 
     def add_refused(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str) -> None:
@@ -137,13 +137,13 @@ class DeadLetterRetry:
         if row.busy:
             return  # A publish was answered at once; the loop below goes on.
         row.busy = True
-        while row.pieces and row.under_way < row.tries and row.bite is None and not queue.deleted:
+        while row.pieces and row.under_way < row.tries and row.reading is None and not queue.deleted:
             piece = row.take_first()
             if piece.batch is not None:
                 self._send(queue, piece.batch, piece)
-            elif not self.letters.has_exchange(queue):
+            elif not self.dead_letters.has_exchange(queue):
                 if queue.rules.keeps_dead and queue.rules.dead_letter_exchange is not None:
-                    self.letters.strand(queue)
+                    self.dead_letters.log_unroutable(queue)
                     row.put_first(piece)
                     break
                 queue.settle_numbers(piece.first, piece.last, piece.reason)
@@ -153,25 +153,25 @@ class DeadLetterRetry:
             else:
                 self._read(queue, row, piece)
         row.busy = False
-        if queue.deleted or not (row.pieces or row.under_way or row.bite):
+        if queue.deleted or not (row.pieces or row.under_way or row.reading):
             del self.rows[queue]
 
     def _send(self, queue: Queue, batch: Batch, piece: Piece) -> None:
         lo, hi = piece.first - batch.first, piece.last - batch.first + 1
-        count = self.letters.send_held(queue, batch, lo, hi, piece.reason, piece.tried)
+        count = self.dead_letters.send_held(queue, batch, lo, hi, piece.reason, piece.tried)
         self.rows[queue].under_way += count  # Added afterwards: those already answered have been subtracted.
 
     def _read(self, queue: Queue, row: Row, piece: Piece) -> None:
         """Read the first messages of a piece from the log: after refusals, not more than may be tried."""
-        row.bite = piece
+        row.reading = piece
         last = min(piece.last, piece.first + (BITE_MESSAGES if row.tries == TRIES else row.tries) - 1)
         then = partial(self._on_read, queue, row, piece)
         queue.host.read_range(queue.spec.id, piece.first, last, BITE_BYTES, then)
 
     def _on_read(self, queue: Queue, row: Row, piece: Piece, runs: list[Run] | None, following: int) -> None:
-        if row.bite is not piece or queue.deleted:
+        if row.reading is not piece or queue.deleted:
             return  # The queue was deleted or has moved.
-        row.bite = None
+        row.reading = None
         if runs is None:  # The node has logged it; tried again with the next tick.
             row.put_first(piece)
             row.tries = 0
@@ -189,11 +189,14 @@ class DeadLetterRetry:
     def count(self, queue: Queue) -> int:
         """Returns how many messages of a queue wait here."""
         row = self.rows.get(queue)
-        return 0 if row is None else row.count + (row.bite.last - row.bite.first + 1 if row.bite is not None else 0)
+        if row is None:
+            return 0
+        reading = row.reading
+        return row.count + (0 if reading is None else reading.last - reading.first + 1)
 
     def page_out(self) -> None:
         """Drop contents from memory, which is short."""
-        host = self.letters.broker
+        host = self.dead_letters.broker
         for queue, row in self.rows.items():
             skipped = 0
             for piece in row.pieces:
@@ -209,13 +212,15 @@ class DeadLetterRetry:
         row = self.rows.pop(queue, None)
         if row is None:
             return
-        bite, row.bite = row.bite, None
-        for piece in (*row.pieces, *([] if bite is None else [bite])):
+        reading, row.reading = row.reading, None
+        for piece in (*row.pieces, *([] if reading is None else [reading])):
             if piece.batch is not None:
-                queue.revive(piece.batch, piece.first - piece.batch.first, piece.last - piece.batch.first + 1)
+                queue.put_back_dead_letters(
+                    piece.batch, piece.first - piece.batch.first, piece.last - piece.batch.first + 1
+                )
             else:
                 was_seen = piece.reason == "rejected"
-                queue.revive_numbers(Gap(piece.first, piece.last, piece.last - piece.first + 1, was_seen))
+                queue.put_back_gap(Gap(piece.first, piece.last, piece.last - piece.first + 1, was_seen))
 
 
 def _forget(queue: Queue, piece: Piece) -> None:

@@ -56,7 +56,7 @@ class Pending:
         self.on_safe()
 
     @property
-    def author(self) -> Pending:
+    def client_publish(self) -> Pending:
         """Return the publish of the client, for messages that are sent in its place."""
         return self
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from leveret.broker.queue.queue import Queue
 
 
-class Turns:
+class ConsumerOrder:
     """Chooses the next consumer of a queue, by priority, or the single active one."""
 
     __slots__ = ("active", "queue")

@@ -142,7 +142,7 @@ class Gate(Protocol):
     def on_confirmed(self, number: int) -> bool:
         """Blocks up to this one are where they must be. True: more may be handed out now."""
 
-    def spare(self) -> list[tuple[int, int]]:
+    def claimed_undelivered(self) -> list[tuple[int, int]]:
         """Return the ranges of messages that could have been delivered, and never were."""
 
     def end(self) -> None:

@@ -1,8 +1,8 @@
 """What waits in a queue with priorities, ordered as it is handed out: by level, and within a level by number.
 
-`Levels` stands where other queues have one deque, and has those operations of a deque that `Queue` uses. Its first
-entry is the first one of the highest level at which something waits. So whatever looks at the front of a queue, such as
-delivery, age and limits, needs to know nothing of levels.
+`PriorityReady` stands where other queues have one deque, and has those operations of a deque that `Queue` uses. Its
+first entry is the first one of the highest level at which something waits. So whatever looks at the front of a queue,
+such as delivery, age and limits, needs to know nothing of levels.
 
     level 9   ▸ Span 41, Span 57
           3   ▸ Span 12..19, Gap {23, 25..31, 44}, Span 58..60
@@ -47,7 +47,7 @@ _HAS_MODE: Final = 0x10
 _NONE_TO_GROW: Final = Gap(0, 0, 0)
 
 
-class Levels:
+class PriorityReady:
     """All entries of one queue that wait."""
 
     __slots__ = ("filled", "highest", "rows", "unsorted")
@@ -214,8 +214,8 @@ class Levels:
 
 def rows_of(ready: deque[Entry]) -> Iterator[deque[Entry]]:
     """Yield the ready messages of a queue in rows of ascending numbers, which may be changed; most have one row."""
-    levels = cast("Levels | deque[Entry]", ready)
-    if not isinstance(levels, Levels):
+    levels = cast("PriorityReady | deque[Entry]", ready)
+    if not isinstance(levels, PriorityReady):
         yield levels
         return
     yield levels.unsorted

@@ -6,7 +6,7 @@ from whom, when that was confirmed, who had it, and how it left. Policies ask fo
     Queue.enqueue, hand_over, requeue …  ──▶ QueueJournal: ranges, joined as they come
     Queue.take_block: what was settled   ──▶      │
     the ring of a mirrored queue         ──▶      │ drain, at the first commit after `WRITE_MS`
-    links, views, promotions             ──▶ Journal.told ──write──▶ one message ──▶ the stream leveret.journal.<node>
+    links, views, promotions             ──▶ NodeJournal.told ──write──▶ a message of the stream leveret.journal.<node>
 
 **Nothing is told message by message.** What happens to neighbours in one go is one event; what was acknowledged is not
 even listened to, but is what the queue's next block says to be settled, less what is known to have left in another way.
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from leveret.metadata.store import Applied
     from leveret.replication.ring_frames import Change
 
-__all__ = ("Journal", "Options", "QueueJournal", "keep", "review", "watch")
+__all__ = ("NodeJournal", "Options", "QueueJournal", "keep", "review", "watch")
 
 VERSION: Final = 1  # Of what events look like.
 MAX_BYTES: Final = 256 << 20
@@ -115,9 +115,9 @@ def watch(queue: Queue) -> None:
         queue.extend(QueueJournal(journal, queue, parts))
 
 
-def keep(broker: Broker) -> Journal:
+def keep(broker: Broker) -> NodeJournal:
     """The journal of a node, of which some queue is to be told."""
-    journal = broker.journal or Journal(broker)
+    journal = broker.journal or NodeJournal(broker)
     if not journal.is_wanted:
         journal.is_wanted = True
         journal.tell("started", version=VERSION)
@@ -145,7 +145,7 @@ class Copied:
         self.epoch = self.block = 0
 
 
-class Journal:
+class NodeJournal:
     """The journal of one node."""
 
     def __init__(self, broker: Broker) -> None:
@@ -170,7 +170,7 @@ class Journal:
 
     def publisher(self, pending: Pending | None) -> str:
         """Returns who publishes, as far as that is known."""
-        return self.source if pending is None else getattr(pending.author.confirms, "who", "")
+        return self.source if pending is None else getattr(pending.client_publish.confirms, "who", "")
 
     # -- Events --------------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class Journal:
         for pending, who, count in senders:
             detail: dict[str, Json] = {"id": spec.id, "to": spec.node, "token": token, "place": place}
             if pending is not None:
-                detail["said"] = [pending.author.first, pending.author.last]
+                detail["said"] = [pending.client_publish.first, pending.client_publish.last]
             self.add(_json(["routed", spec.vhost, spec.name, 0, 0, count, who, detail]))
             place += count
 
@@ -368,7 +368,7 @@ class Journal:
             why = f"queue '{self.name}' is something else"
         if why is not None:
             if not self.is_hindered:
-                broker.shell.note("queue", "warning", f"The journal that a policy asks for cannot be kept: {why}")
+                broker.node.note("queue", "warning", f"The journal that a policy asks for cannot be kept: {why}")
             self.is_hindered = True
         elif not self.is_asked and broker.arrivals.is_open:
             self.is_asked = True

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from leveret.broker.delivery.batch import Batch
     from leveret.broker.delivery.confirms import Confirmer, Pending
     from leveret.broker.delivery.consumer import Consumer
-    from leveret.broker.event_journal.node_journal import Journal
+    from leveret.broker.event_journal.node_journal import NodeJournal
     from leveret.broker.queue.queue import Queue
     from leveret.storage.format.queue_block import Block
 
@@ -93,8 +93,8 @@ class Run:
     """Neighbours that came from one publisher."""
 
     __slots__ = (
-        "confirms", "first", "is_counted", "is_transient", "kind", "last", "said", "said_last", "said_next", "shown",
-        "told", "who",
+        "confirms", "first", "is_counted", "is_transient", "kind", "last", "published_first", "published_last",
+        "published_next", "shown", "told", "who",
     )  # fmt: skip
 
     def __init__(self, first: int, last: int, kind: int, who: str, is_transient: bool) -> None:
@@ -105,23 +105,25 @@ class Run:
         self.is_transient = is_transient
         self.told = self.shown = first - 1  # Up to where it was told to have come, and to be confirmed.
         self.confirms: Confirmer | None = None
-        self.said = self.said_last = 0  # The publisher's own numbers for them,
+        self.published_first = self.published_last = 0  # The publisher's own numbers for them,
         self.is_counted = False  # one for each; then
-        self.said_next = 0  # its number of the message that comes next, if it is the publisher's next.
+        self.published_next = 0  # its number of the message that comes next, if it is the publisher's next.
 
     def details(self, first: int, last: int) -> str:
         more = ',"transient":true' if self.is_transient else ""
         if self.is_counted:
-            more += f',"said":[{self.said + first - self.first},{self.said + last - self.first}]'
-        elif self.said:
-            more += f',"said":[{self.said},{self.said_last}]'
+            more += f',"said":[{self.published_first + first - self.first},{self.published_first + last - self.first}]'
+        elif self.published_first:
+            more += f',"said":[{self.published_first},{self.published_last}]'
         return more
 
     def entry(self) -> bytes:
-        if not self.said or self.is_transient:
+        if not self.published_first or self.is_transient:
             return _ENTRY.pack(self.first, 0, 0, 0)
         who = self.who.encode("utf-8", "surrogateescape")
-        return _ENTRY.pack(self.first, self.said, 0 if self.is_counted else self.said_last, len(who)) + who
+        return (
+            _ENTRY.pack(self.first, self.published_first, 0 if self.is_counted else self.published_last, len(who)) + who
+        )
 
 
 def recovered(mark: bytes, through: int) -> list[Run]:
@@ -129,15 +131,15 @@ def recovered(mark: bytes, through: int) -> list[Run]:
     runs: list[Run] = []
     at = 0
     while at < len(mark):
-        first, said, said_last, size = _ENTRY.unpack_from(mark, at)
+        first, own_first, said_last, size = _ENTRY.unpack_from(mark, at)
         at += _ENTRY.size
         if runs:
             runs[-1].last = min(first - 1, through)
         run = Run(first, through, 0, mark[at : at + size].decode("utf-8", "surrogateescape"), False)
-        run.said, run.said_last, run.is_counted = said, said_last, said > 0 and not said_last
+        run.published_first, run.published_last, run.is_counted = own_first, said_last, own_first > 0 and not said_last
         runs.append(run)
         at += size
-    return [run for run in runs if run.said and run.first <= run.last]
+    return [run for run in runs if run.published_first and run.first <= run.last]
 
 
 class QueueJournal(Extension):
@@ -149,7 +151,7 @@ class QueueJournal(Extension):
         "since_ms", "takers", "unsafe",
     )  # fmt: skip
 
-    def __init__(self, journal: Journal, queue: Queue, parts: int) -> None:
+    def __init__(self, journal: NodeJournal, queue: Queue, parts: int) -> None:
         self.journal = journal
         self.broker = journal.broker
         self.queue = queue
@@ -202,7 +204,7 @@ class QueueJournal(Extension):
         """The last `count` messages of the queue have just come."""
         run = self.current
         if pending is not None:
-            pending = pending.author
+            pending = pending.client_publish
         if not self.is_told:
             self._begin(self.queue.next_seq - 1 - count)
         if not self.is_touched or not 0 <= self.broker.wall_ms - self.since_ms <= GATHER_MS:
@@ -215,9 +217,9 @@ class QueueJournal(Extension):
             else:
                 self._new_run(count, kind, pending)
         # Right behind, and each with a number of its own: in a bundle over a link, they have one together.
-        elif run.said_next == pending.first == pending.last + 1 - count and run.confirms is pending.confirms:
+        elif run.published_next == pending.first == pending.last + 1 - count and run.confirms is pending.confirms:
             run.last += count
-            run.said_next += count
+            run.published_next += count
             if run.is_transient:
                 self._confirm(run, run.last)
         else:
@@ -229,10 +231,10 @@ class QueueJournal(Extension):
         run = self.current = Run(last - count + 1, last, kind, journal.publisher(pending), kind & logs != logs)
         self.given.append(run)
         if pending is not None:
-            run.confirms, run.said, run.said_last = pending.confirms, pending.first, pending.last
+            run.confirms, run.published_first, run.published_last = pending.confirms, pending.first, pending.last
             if pending.first == pending.last + 1 - count:
                 run.is_counted = True
-                run.said_next = pending.last + 1
+                run.published_next = pending.last + 1
             if run.is_transient:
                 self._confirm(run, last)
             else:
@@ -348,7 +350,7 @@ class QueueJournal(Extension):
         self._tell("started", 1, through, through, "")
         for one in recovered(queue.durable_state.table.get(MARK, b""), through):
             self._run("recovered", one, one.first, one.last, ',"what":"published"')
-        settled = merged([*self.broker.shell.settled_of(queue.spec.id), *self.inherited])
+        settled = merged([*self.broker.node.settled_of(queue.spec.id), *self.inherited])
         journal.left_out += max(len(settled) - RECOVERED_MAX, 0)
         for first, last in settled[-RECOVERED_MAX:]:
             if first <= through:
@@ -413,8 +415,8 @@ class QueueJournal(Extension):
         queue, journal = self.queue, self.journal
         if queue.epoch != self.epoch:
             self.epoch, self.about = queue.epoch, f'{{"id":{queue.spec.id},"epoch":{queue.epoch}'
-        said = journal.quotes.get(who) or journal.quoted(who)
-        journal.add(f'["{kind}",{self.names},{first},{last},{count},{said},{self.about}{more}}}]')
+        own_first = journal.quotes.get(who) or journal.quoted(who)
+        journal.add(f'["{kind}",{self.names},{first},{last},{count},{own_first},{self.about}{more}}}]')
 
 
 def _name(taker: Taker) -> str:

@@ -1,12 +1,12 @@
-"""A keeper: the queue that holds the messages of a delayed exchange until they are due.
+"""The hidden queue that holds the messages of a delayed exchange until they are due.
 
-    enqueue ──▶ block, log, mirrors ──▶ agenda: when which number is due
+    enqueue ──▶ block, log, mirrors ──▶ schedule: when which number is due
                      │                            │
                confirmed to the publisher         ▼ a minute before
                                             soon: contents are read back, where memory has forgotten them
                                                   │
                                                   ▼ its time has come: routed as if it were published now
-                                            flight to each target ──all have it safe──▶ settled
+                                           sent to each target ──all have it safe──▶ settled
 
 To publishers, the log and the ring it is a queue like any other, whose messages are all persistent, whatever they say
 of themselves: who delays a message for a day does not want it to be gone after a restart. Nobody consumes from it.
@@ -21,7 +21,7 @@ nothing is written when it is released, or when another node becomes master, and
 through once, in pieces between which the node does other things. Time is that of the day: if the clock is set, what is
 due changes with it.
 
-**Memory.** A message costs eight bytes (see `agenda`). Its content stays in memory only if it, or one that came with
+**Memory.** A message costs eight bytes (see `schedule`). Its content stays in memory only if it, or one that came with
 it, is due within a minute. All others are read back when they are. The log gives blocks of messages that came together;
 if what came together is due at a thousand different times, each block holds something for every second. So contents
 are read for a minute at a time: a sweep over the log in its order, in which each block is read once, and what is wanted
@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, Gap
 from leveret.broker.delivery.confirms import Pending
-from leveret.broker.kinds.schedule import NUMBER_BITS, NUMBER_MASK, Agenda, packed
+from leveret.broker.kinds.schedule import NUMBER_BITS, NUMBER_MASK, Schedule, packed
 from leveret.broker.queue.queue import Queue
 from leveret.broker.routing.delayed_exchange import delay_ms, release
 from leveret.metadata.model.hidden_queues import exchange_of
@@ -69,7 +69,7 @@ SCAN_BYTES: Final = 256 << 10  # Read through at a time after a start.
 READ_BYTES: Final = 1 << 20  # Read back at a time, where most of it is wanted.
 ROUND_MESSAGES: Final = 1_000  # Released in one turn,
 ROUND_BYTES: Final = 4 << 20  # and hardly more than this.
-FLYING_MAX: Final = 10_000  # Messages that are not safe at their targets yet.
+UNDER_WAY_MAX: Final = 10_000  # Messages that are not safe at their targets yet.
 AGAIN_MS: Final = 1_000  # Until a target that could not be reached is tried again:
 AGAIN_PER_S: Final = 1_000  # later, the more messages wait for that.
 LACKING_MAX: Final = 100_000  # For so many it is known which targets lack them. Others go to all targets again.
@@ -77,13 +77,13 @@ LACKING_MAX: Final = 100_000  # For so many it is known which targets lack them.
 _FIRST = attrgetter("first")
 
 
-class Flight(Pending):
+class PendingRelease(Pending):
     """Messages on their way to one of their targets."""
 
     __slots__ = ("numbers", "target")
 
-    def __init__(self, keeper: Keeper, numbers: list[int], target: AnyQueue) -> None:
-        super().__init__(keeper, 1, len(numbers))
+    def __init__(self, queue: DelayedQueue, numbers: list[int], target: AnyQueue) -> None:
+        super().__init__(queue, 1, len(numbers))
         self.numbers = numbers
         self.target = target
 
@@ -105,24 +105,24 @@ class Fresh(NamedTuple):
     due_ms: int
 
 
-class Keeper(Queue):
+class DelayedQueue(Queue):
     """Keeps the messages of one exchange back, at its master."""
 
     __slots__ = (
-        "agenda", "cold", "early", "exchange", "flying", "fresh", "is_full", "lacking", "read", "read_bytes", "reading",
-        "refill_ms", "round", "scanning", "soon", "unread", "warm",
+        "cold", "early", "exchange", "under_way", "fresh", "is_full", "lacking", "read", "read_bytes", "reading",
+        "refill_ms", "round", "scanning", "schedule", "soon", "unread", "warm",
     )  # fmt: skip
 
     def __init__(self, spec: QueueSpec, host: Host) -> None:
         super().__init__(spec, host)
         self.exchange = exchange_of(spec)
-        self.agenda = Agenda()
+        self.schedule = Schedule()
         self.fresh: dict[int, Fresh] = {}  # By the number of their first message.
-        self.early: list[int] = []  # Due, and not in the log yet: entries of the agenda.
+        self.early: list[int] = []  # Due, and not in the log yet: entries of the schedule.
         self.warm: list[Batch] = []  # In the log, and with their contents; ascending.
         self.unread: deque[tuple[int, int]] = deque()  # In the log; when they are due is yet to be found out.
         self.scanning = False
-        self.soon: list[int] = []  # Taken from the agenda ahead of time: a heap of the same entries.
+        self.soon: list[int] = []  # Taken from the schedule ahead of time: a heap of the same entries.
         self.refill_ms = 0  # When to take more,
         self.is_full = False  # unless it has so much that it has to become less first.
         self.cold: list[int] = []  # Of those, the numbers that are to be read back, ascending.
@@ -130,7 +130,7 @@ class Keeper(Queue):
         self.read_bytes = 0
         self.reading = False
         self.round: list[int] = []  # Due, to go out next, in this order.
-        self.flying: dict[int, int] = {}  # How many flights of a message are under way.
+        self.under_way: dict[int, int] = {}  # To how many targets a message is under way.
         self.lacking: dict[int, list[AnyQueue]] = {}  # Targets that could not be reached.
 
     # -- Coming in -----------------------------------------------------------------------------------------------
@@ -168,11 +168,11 @@ class Keeper(Queue):
         self.ready.clear()
 
     def _note(self, run: Run, lo: int, hi: int) -> int:
-        """Put messages on the agenda; when the first of them is due."""
-        agenda, first, soonest_ms = self.agenda, run.first, 1 << 62
+        """Put messages on the schedule; when the first of them is due."""
+        schedule, first, soonest_ms = self.schedule, run.first, 1 << 62
         for at, came_ms in arrivals(run, lo, hi):
             due_ms = came_ms + delay_ms(headers(run.contents[at], HEADER_AT) or {})
-            agenda.add(due_ms, first + at)
+            schedule.add(due_ms, first + at)
             soonest_ms = min(soonest_ms, due_ms)
         return soonest_ms
 
@@ -182,7 +182,7 @@ class Keeper(Queue):
         if known is not None:
             self._keep(batch, known.due_ms)
         for one in self.early:  # Not as due now: what has become due meanwhile would go out before them.
-            self.agenda.add(one >> NUMBER_BITS, one & NUMBER_MASK)
+            self.schedule.add(one >> NUMBER_BITS, one & NUMBER_MASK)
         self.early.clear()
         if self.host.content_bytes > self.host.content_bytes_max:
             self.page_out()
@@ -224,10 +224,10 @@ class Keeper(Queue):
 
     def let_go_of_all(self) -> None:
         super().let_go_of_all()
-        self.agenda, self.fresh, self.early, self.warm = Agenda(), {}, [], []
+        self.schedule, self.fresh, self.early, self.warm = Schedule(), {}, [], []
         self.unread.clear()
         self.soon, self.cold, self.read, self.read_bytes = [], [], {}, 0
-        self.round, self.flying, self.lacking = [], {}, {}
+        self.round, self.under_way, self.lacking = [], {}, {}
 
     # -- The turn ------------------------------------------------------------------------------------------------
 
@@ -250,12 +250,12 @@ class Keeper(Queue):
         if self.round and not self.reading:
             self.host.timers.set(self, now_ms)
         times = [self.soon[0] >> NUMBER_BITS] if self.soon else []
-        due_ms = self.agenda.next_ms()
+        due_ms = self.schedule.next_ms()
         if due_ms is not None:
             times.append(due_ms)
             if not self.is_full:
                 times.append(max(due_ms - AHEAD_MS, self.refill_ms))
-        if times and len(self.flying) < FLYING_MAX and not self.round:
+        if times and len(self.under_way) < UNDER_WAY_MAX and not self.round:
             self.host.timers.set(self, max(min(times), now_ms))
 
     def _scan(self, first: int, last: int) -> None:
@@ -290,13 +290,13 @@ class Keeper(Queue):
     # -- Going out -----------------------------------------------------------------------------------------------
 
     def _look_ahead(self, now_ms: int) -> None:
-        """Take from the agenda what is due soon, and find out what of it is to be read back."""
+        """Take from the schedule what is due soon, and find out what of it is to be read back."""
         if self.is_full and len(self.soon) < AHEAD_MESSAGES // 2:
             self.is_full = False
         if now_ms < self.refill_ms or self.is_full:
             return
-        is_ready = self.agenda.advance(now_ms + AHEAD_MS)
-        taken = self.agenda.take(now_ms + AHEAD_MS, FILL_MESSAGES)
+        is_ready = self.schedule.advance(now_ms + AHEAD_MS)
+        taken = self.schedule.take(now_ms + AHEAD_MS, FILL_MESSAGES)
         newest = min(self.fresh, default=self.next_seq)
         for one in taken:
             heappush(self.soon, one)
@@ -310,9 +310,9 @@ class Keeper(Queue):
 
     def _go_on(self, now_ms: int) -> None:
         """Let those go whose time has come."""
-        room = min(ROUND_MESSAGES, FLYING_MAX - len(self.flying))
+        room = min(ROUND_MESSAGES, UNDER_WAY_MAX - len(self.under_way))
         if not self.round and room > 0:
-            for one in self.agenda.take(now_ms, room):
+            for one in self.schedule.take(now_ms, room):
                 heappush(self.soon, one)
             limit, newest = packed(now_ms + 1, 0), min(self.fresh, default=self.next_seq)
             while self.soon and self.soon[0] < limit and len(self.round) < room:
@@ -362,7 +362,7 @@ class Keeper(Queue):
         self.host.read_range(self.spec.id, first, last, READ_BYTES if is_dense else 1, then)
 
     def _put(self, number: int, content: bytes, key: bytes) -> None:
-        if number not in self.read and number not in self.flying:
+        if number not in self.read and number not in self.under_way:
             self.read[number] = content, key
             self._count_read(len(content) + MESSAGE_OVERHEAD)
 
@@ -388,8 +388,8 @@ class Keeper(Queue):
             if size > ROUND_BYTES:
                 break
         for one in leaving:
-            self.flying[one.number] = len(one.queues) or 1
-        self.round = [number for number in self.round if number not in self.flying]
+            self.under_way[one.number] = len(one.queues) or 1
+        self.round = [number for number in self.round if number not in self.under_way]
         for (queues, kind), several in groupby(leaving, lambda one: (one.queues, one.kind)):
             self._send(queues, kind, list(several))
 
@@ -406,7 +406,7 @@ class Keeper(Queue):
     def _send(self, queues: tuple[AnyQueue, ...], kind: int, several: Sequence[Leaving]) -> None:
         """Messages in a row that go the same way."""
         if not queues:
-            self._on_landed([one.number for one in several])
+            self._on_released([one.number for one in several])
             return
         if len(queues) > 1 and kind & PERSISTENT:
             kind |= SHARED
@@ -417,30 +417,30 @@ class Keeper(Queue):
             contents = [one.content for one in part]
             size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(part)
             for queue in queues:
-                flight = Flight(self, [one.number for one in part], queue)
-                queue.enqueue(contents, [one.key for one in part], kind, size, flight)
-                if not flight.waiting:
-                    self.on_complete(flight)
+                pending = PendingRelease(self, [one.number for one in part], queue)
+                queue.enqueue(contents, [one.key for one in part], kind, size, pending)
+                if not pending.waiting:
+                    self.on_complete(pending)
 
     def on_complete(self, pending: Pending) -> None:
         """A target has answered."""
-        assert isinstance(pending, Flight)
+        assert isinstance(pending, PendingRelease)
         if self.deleted:
             return
         if pending.refused and not pending.target.rules.rejects:
             for number in pending.numbers:
                 self.lacking.setdefault(number, []).append(pending.target)
-        self._on_landed(pending.numbers)
+        self._on_released(pending.numbers)
 
-    def _on_landed(self, numbers: Sequence[int]) -> None:
+    def _on_released(self, numbers: Sequence[int]) -> None:
         for number in numbers:
-            self.flying[number] -= 1
-            if self.flying[number]:
+            self.under_way[number] -= 1
+            if self.under_way[number]:
                 continue
-            del self.flying[number]
+            del self.under_way[number]
             if number in self.lacking:
                 again_ms = AGAIN_MS * (1 + len(self.lacking) // AGAIN_PER_S)
-                self.agenda.add(self.host.wall_ms + again_ms, number)
+                self.schedule.add(self.host.wall_ms + again_ms, number)
                 if len(self.lacking) > LACKING_MAX:
                     del self.lacking[number]
             else:

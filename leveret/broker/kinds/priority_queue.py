@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Final, cast
 from leveret.base.range_set import RangeSet, merged
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, Gap, Span
 from leveret.broker.delivery.confirms import NEVER
-from leveret.broker.delivery.priority_ready import Levels, join, rows_of
+from leveret.broker.delivery.priority_ready import PriorityReady, join, rows_of
 from leveret.broker.queue import paging as base
 from leveret.broker.queue import ttl_and_length
-from leveret.broker.queue.delivery_claims import AHEAD_MIN, GETS_AHEAD_MAX, GETS_EXACT, Claims
+from leveret.broker.queue.delivery_claims import AHEAD_MIN, GETS_AHEAD_MAX, GETS_EXACT, DeliveryClaims
 from leveret.broker.queue.paging import SKIPPED_MAX
 from leveret.broker.queue.queue import Queue
 from leveret.storage.format.queue_block import REDELIVERED
@@ -55,7 +55,7 @@ class PriorityQueue(Queue):
 
     def __init__(self, spec: QueueSpec, host: Host, highest: int) -> None:
         super().__init__(spec, host)
-        self.levels = Levels(highest)
+        self.levels = PriorityReady(highest)
         self.ready = cast("deque[Span | Gap]", self.levels)
         self.shown: list[tuple[int, int]] = []  # Handed out, and the log does not know.
         self.spilling: list[Run] = []
@@ -216,7 +216,7 @@ class PriorityQueue(Queue):
     def on_loaded(self, gap: Gap, runs: list[Run], next_seq: int) -> None:
         if self.loading is not gap:
             return
-        self.heed()
+        self.refresh_rules()
         self.loading = None
         self._tell_loaded()
         if gap.ranges is None:
@@ -293,13 +293,13 @@ class PriorityQueue(Queue):
         return batch
 
 
-class ExactClaims(Claims):
+class ExactClaims(DeliveryClaims):
     """Tells the mirrors of a priority queue of deliveries before these are made.
 
-    As with `Claims`, no message is delivered before all mirrors that have it know that it may be. The difference: what
-    is claimed are certain messages, those at the front, and a block names them as requeued ones. A message that is
-    claimed and then not delivered, because one with a higher priority came, stays claimed. In this node's log it is
-    marked as redelivered then, too, which is undone where it is read back (`unmark`).
+    As with `DeliveryClaims`, no message is delivered before all mirrors that have it know that it may be. The
+    difference: what is claimed are certain messages, those at the front, and a block names them as requeued ones. A
+    message that is claimed and then not delivered, because one with a higher priority came, stays claimed. In this
+    node's log it is marked as redelivered then, too, which is undone where it is read back (`unmark`).
     """
 
     __slots__ = ("claimed_in", "claims", "delivered", "fresh", "is_short", "levels", "sure", "unseen", "waiting")
@@ -364,7 +364,7 @@ class ExactClaims(Claims):
         self.needed = 1 + min(self.gets // GETS_EXACT, GETS_AHEAD_MAX)
         return Gap(number, number, 1)
 
-    def spare(self) -> list[tuple[int, int]]:
+    def claimed_undelivered(self) -> list[tuple[int, int]]:
         return list(self.unseen)
 
     def unmark(self, batch: Batch) -> None:
@@ -429,6 +429,6 @@ class ExactClaims(Claims):
         return len(under_way) < before
 
 
-def claims_of(queue: Queue) -> Claims:
+def claims_of(queue: Queue) -> DeliveryClaims:
     """For a queue that has mirrors from now on."""
-    return ExactClaims(queue) if isinstance(queue, PriorityQueue) else Claims(queue)
+    return ExactClaims(queue) if isinstance(queue, PriorityQueue) else DeliveryClaims(queue)

@@ -51,7 +51,7 @@ class Tier:
         return start, self.buckets.pop(start)
 
 
-class Agenda:
+class Schedule:
     """Numbers, each with the time at which it is due, in milliseconds."""
 
     __slots__ = ("_far", "_far_begun", "_near", "_near_begun", "_present")

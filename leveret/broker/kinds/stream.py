@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.delivery.confirms import NEVER
 from leveret.broker.delivery.offsets import FIRST, NEXT, OFFSET, TIME, Start, with_offsets
-from leveret.broker.kinds.delayed_queue import Keeper
+from leveret.broker.kinds.delayed_queue import DelayedQueue
 from leveret.broker.kinds.priority_queue import PriorityQueue
 from leveret.broker.kinds.retention import Retention
 from leveret.broker.queue.hold import park
@@ -79,13 +79,13 @@ _LAST = attrgetter("last")
 
 
 class StreamBatch(Batch):
-    """Messages of a stream. `dressed`: they have their offsets among their headers, and are no longer for the log."""
+    """Messages of a stream. `has_offsets`: they have their offsets among their headers, and are not for the log."""
 
-    __slots__ = ("dressed",)
+    __slots__ = ("has_offsets",)
 
     def __init__(self, first: int) -> None:
         super().__init__(first)
-        self.dressed = False
+        self.has_offsets = False
 
 
 class Piece:
@@ -169,9 +169,9 @@ class StreamQueue(Queue):
 
     def set_rules(self, rules: QueueRules) -> None:
         """Apply the rules for age and size; a stream has no others."""
-        if rules == self.said:
+        if rules == self.applied_rules:
             return
-        self.said = rules
+        self.applied_rules = rules
         self.retention.set_rules(rules)
         self.host.features.apply_journal(self, rules)
         self.host.dirty[self] = None
@@ -268,7 +268,7 @@ class StreamQueue(Queue):
             room = consumer.room(batch.average_bytes())
             if room <= 0:
                 return False
-            if not batch.dressed:
+            if not batch.has_offsets:
                 self._dress(batch)
             lo = reader.position - batch.first
             hi = min(lo + room, len(batch.contents))
@@ -330,7 +330,7 @@ class StreamQueue(Queue):
         grown = sum(map(len, made)) - sum(map(len, batch.contents))
         batch.contents = made
         batch.kinds = bytearray(len(made))
-        batch.dressed, batch.redelivered, batch.expires = True, False, False
+        batch.has_offsets, batch.redelivered, batch.expires = True, False, False
         batch.size += grown
         self._count(grown)
         if self._is_warm(batch.first):
@@ -574,7 +574,7 @@ def unsupported(what: str, spec: QueueSpec) -> Refusal:
 def make_queue(spec: QueueSpec, host: Host) -> Queue:
     """A queue of the type that it was declared with."""
     if is_hidden_queue(spec.name):
-        return Keeper(spec, host)
+        return DelayedQueue(spec, host)
     if is_stream(spec.arguments):
         return StreamQueue(spec, host)
     highest = max_priority(spec.arguments)

@@ -10,9 +10,9 @@ So such events are kept in their order, and a copy is told of them in one of two
   events that it has not heard of (`catch_up`). So a copy that is about to act has been told of everything, in the order
   in which it happened; the only difference is the moment at which a copy begins to act by itself.
 - Nothing is done with it. Then its turn comes in the *round*, some copies in each turn of the node (`go_on`). Copies
-  that were used a short while ago, and those that a client waits for (`hasten`), come first, however many others there
-  are. The round does not even begin while so many copies have work under way that the ones in use would have to wait
-  for it: see `Mirrors`.
+  that were used a short while ago, and those that a client waits for (`tell_first`), come first, however many others
+  there are. The round does not even begin while so many copies have work under way that the ones in use would have to
+  wait for it: see `MirrorManager`.
 
 That a copy is told of something a moment late is no new case for it: a lost link is noticed late, too, and by each node
 at another moment. But nothing from before a loss may be done after the link is back, since frames of an old session
@@ -51,7 +51,7 @@ class Broadcast:
         self._events: deque[Tell] = deque()  # The last events: not all copies were told of them.
         self._left: list[Mirror] = []  # Copies still to be told in the present round, the next one last.
         self._through = 0  # The present round tells all copies of events up to this number.
-        self.spent: Callable[[], int] = lambda: 0  # Cost of matching policies so far: `PolicyBook.spent`.
+        self.spent: Callable[[], int] = lambda: 0  # Cost of matching policies so far: `Policies.spent`.
         self._first: dict[int, None] = {}  # Copies that are told before the round's, by their numbers.
         self._used: dict[int, int] = {}  # The tick in which each copy was last used, the most recent last.
         self._tick = 0
@@ -84,7 +84,7 @@ class Broadcast:
             self._used.pop(number, None)
             self._used[number] = self._tick
 
-    def hasten(self, mirror: Mirror) -> None:
+    def tell_first(self, mirror: Mirror) -> None:
         """A client waits for what this copy does next."""
         self.on_used(mirror)
         if mirror.heard < self.told:

@@ -31,8 +31,8 @@ queue's next block: it is written behind those. Nothing waits meanwhile, and con
 messages that the ring's blocks held stay in the log, and in the queue after a restart; those that come from now on do
 not.
 
-If the node dies before the log has written that, its next start does the same with what is on disk (`Mirrors.open`).
-Only messages that were not confirmed are lost then.
+If the node dies before the log has written that, its next start does the same with what is on disk
+(`MirrorManager.open`). Only messages that were not confirmed are lost then.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from leveret.broker.queue.leases import Leases
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.mirrors.copy_store import Loading
-    from leveret.broker.mirrors.manager import Mirror, Mirrors
+    from leveret.broker.mirrors.manager import Mirror, MirrorManager
     from leveret.broker.queue.queue import Queue
     from leveret.storage.format.queue_block import Run
 
@@ -127,8 +127,8 @@ def _out(broker: Broker, queue: Queue) -> Iterator[tuple[Batch, int, int]]:
         for one in session.unacked.all_out():
             if one.queue is queue:
                 yield one.batch, one.lo, one.hi
-    for home in broker.homes.values():
-        for one in home.unacked:
+    for owner_end in broker.owner_ends.values():
+        for one in owner_end.unacked:
             if one.queue is queue:
                 yield one.batch, one.lo, one.hi
 
@@ -136,7 +136,7 @@ def _out(broker: Broker, queue: Queue) -> Iterator[tuple[Batch, int, int]]:
 class StoreSpilled:
     """Stores the spilled messages of one queue, at its master, piece by piece."""
 
-    def __init__(self, mirrors: Mirrors, mirror: Mirror) -> None:
+    def __init__(self, mirrors: MirrorManager, mirror: Mirror) -> None:
         self.mirrors = mirrors
         self.mirror = mirror
         self.write = 0  # The write that has to be synced before the next piece is read; 0: none.
@@ -150,7 +150,7 @@ class StoreSpilled:
         if job is None:
             mirrors.on_spilled_stored(mirror)
         else:
-            mirrors.broker.shell.read(job, lambda done: self._on_read(job, done))
+            mirrors.broker.node.read(job, lambda done: self._on_read(job, done))
 
     def _on_read(self, job: Loading, done: bool) -> None:
         if self.mirrors.storing_spilled.get(self.mirror) is not self:

@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from leveret.base.range_set import RangeSet, stretches
 from leveret.broker.delivery.batch import Batch, Gap
-from leveret.broker.queue.delivery_limit import Returns
+from leveret.broker.queue.delivery_limit import DeliveryLimit
 from leveret.replication.packed_block import PackedBlock
 from leveret.replication.ring_frames import (
     Append,
@@ -367,7 +367,7 @@ def restore_queue(queue: Queue, stored: Stored, started: Started) -> list[tuple[
         run = block.enqueued
         if run is not None and run.contents:
             batches.append((block.number, add_batch(queue, run, settled, marks)))
-    returns = queue.extension(Returns)
+    returns = queue.extension(DeliveryLimit)
     if returns is not None:
         returns.restore(_counts(stored.counts, tail, settled, queue.next_seq), queue.rules.delivery_limit)
     return batches

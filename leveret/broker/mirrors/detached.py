@@ -52,7 +52,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from leveret.base.range_set import RangeSet
 from leveret.broker.delivery.answers import unreachable
 from leveret.broker.delivery.batch import Gap, Span
-from leveret.broker.delivery.consumer_order import Turns
+from leveret.broker.delivery.consumer_order import ConsumerOrder
 from leveret.broker.mirrors.copy_store import add_batch
 from leveret.broker.queue.queue import Queue
 from leveret.broker.remote import peer_frames as w
@@ -160,10 +160,10 @@ class DetachedQueue(Queue):
 
     def set_rules(self, rules: QueueRules) -> None:
         """Keep the rules about expiry and the single active consumer; only the master applies the others."""
-        self.said = QueueRules(ttl_ms=rules.ttl_ms, single_active=rules.single_active)
-        self.timed = self.tended = self.timed or rules.ttl_ms is not None
-        if rules.single_active and self.turns is None:
-            self.turns = Turns(self)
+        self.applied_rules = QueueRules(ttl_ms=rules.ttl_ms, single_active=rules.single_active)
+        self.timed = self.has_upkeep = self.timed or rules.ttl_ms is not None
+        if rules.single_active and self.consumer_order is None:
+            self.consumer_order = ConsumerOrder(self)
 
     # -- Opening and ending --------------------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ class DetachedQueue(Queue):
             self._let_go(batch, hi - lo)
             self.record(REJECTED, batch.first + lo, batch.first + hi - 1)
 
-    def bury(self, batch: Batch, lo: int, hi: int, reason: str) -> None:
+    def dead_letter_or_drop(self, batch: Batch, lo: int, hi: int, reason: str) -> None:
         """Drop expired messages from this node's list. The master dead-letters them."""
         self._let_go(batch, hi - lo)
 

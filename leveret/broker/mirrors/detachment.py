@@ -88,7 +88,7 @@ class Detachment:
 
     def _make(self, queue: AnyQueue) -> DetachedQueue:
         detached = self.queues[queue.spec.id] = DetachedQueue(self, queue.spec)
-        self.broker.shell.adopt(detached)
+        self.broker.node.adopt(detached)
         return detached
 
     # -- Serving -------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class Detachment:
     def tick(self) -> None:
         """Once a second."""
         broker = self.broker
-        is_cut = not broker.mirrors.majority and not broker.edges and broker.partition_handling.spools
+        is_cut = not broker.mirrors.majority and not broker.client_ends and broker.partition_handling.spools
         self.ticks = self.ticks + 1 if is_cut and self.is_pair() else 0
         if not self.ticks:
             self.end()
@@ -293,13 +293,13 @@ class Detachment:
         if target.is_local:
             self.settle_record(target, self.reserved.setdefault(detached.target, Unacked()), record, then)
         else:
-            edge = target.edge
-            assert edge is not None
-            edge.ask(target, w.APART, record.pack(), lambda answer: then(not isinstance(answer, Refusal)))
+            client_end = target.client_end
+            assert client_end is not None
+            client_end.ask(target, w.APART, record.pack(), lambda answer: then(not isinstance(answer, Refusal)))
 
     @staticmethod
     def _has_way(target: AnyQueue) -> bool:
-        return target.edge is not None if not target.is_local else target.parked is None
+        return target.client_end is not None if not target.is_local else target.parked is None
 
     def _drop(self, detached: DetachedQueue) -> None:
         """Delete the record, which is not needed any more."""
@@ -354,7 +354,7 @@ class Detachment:
         }
 
     def note(self, level: str, text: str) -> None:
-        self.broker.shell.note("queue", level, visible(text))
+        self.broker.node.note("queue", level, visible(text))
 
 
 def _may_be_detached(spec: QueueSpec) -> bool:

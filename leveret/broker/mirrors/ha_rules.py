@@ -52,7 +52,7 @@ class HaRules:
         self.wall_ms = 0  # The time of day, as of the last tick.
         self.departed: dict[str, int] = {}  # Nodes that have said farewell: the index of the metadata they had then.
         self.linked: dict[str, frozenset[str]] = {}  # By node with a link to this one: the nodes it has links to.
-        self.bereaved: dict[Mirror, int] = {}  # Copies whose master failed: in which epoch.
+        self.without_master: dict[Mirror, int] = {}  # Copies whose master failed: in which epoch.
         self.windows: dict[Mirror, Window] = {}  # Queues whose asynchronous mirrors may be behind only so far.
         self.timed: dict[Mirror, None] = {}  # Queues whose mirrors are synchronised only at certain hours.
         self.blocking: dict[Mirror, None] = {}  # Queues that are not served while their mirrors are synchronised.
@@ -84,7 +84,7 @@ class HaRules:
                 kept[mirror] = None
             else:
                 kept.pop(mirror, None)
-        failed = view is not None and self.bereaved.get(mirror) == view.epoch and not self._is_seen(view.master)
+        failed = view is not None and self.without_master.get(mirror) == view.epoch and not self._is_seen(view.master)
         return replace(
             PLAIN,
             asynchronous=rules.asynchronous,
@@ -102,7 +102,7 @@ class HaRules:
             self._on_time(mirror)
 
     def forget(self, mirror: Mirror) -> None:
-        for each in (self.bereaved, self.windows, self.timed, self.late, self.blocking):
+        for each in (self.without_master, self.windows, self.timed, self.late, self.blocking):
             each.pop(mirror, None)
 
     # -- Others ----------------------------------------------------------------------------------------------------
@@ -117,9 +117,9 @@ class HaRules:
         self.departed.pop(peer, None)
 
     def tell_links(self) -> None:
-        edges = self.broker.edges
-        for peer in edges:
-            self.broker.shell.send(peer, frame_types.LINKED, ["\n".join(edges).encode()])
+        client_ends = self.broker.client_ends
+        for peer in client_ends:
+            self.broker.node.send(peer, frame_types.LINKED, ["\n".join(client_ends).encode()])
 
     def on_linked(self, peer: str, payload: bytes) -> None:
         """Raises `BadFrame`."""
@@ -136,10 +136,10 @@ class HaRules:
         mirrors = self.broker.mirrors
 
         def tell(mirror: Mirror) -> None:
-            if mirror in self.bereaved:
+            if mirror in self.without_master:
                 self.refresh(mirror)
 
-        if self.bereaved or mirrors.broadcast:  # Else: some copies may not have been told of a failed master yet.
+        if self.without_master or mirrors.broadcast:  # Else: some copies may not have been told of a failed master yet.
             mirrors.broadcast.tell(tell)
 
     def on_lost(self, peer: str) -> None:
@@ -151,19 +151,19 @@ class HaRules:
         """A node was lost that had not said farewell."""
         view = mirror.member.view
         if view is not None and view.master == peer:
-            self.bereaved[mirror] = view.epoch
+            self.without_master[mirror] = view.epoch
             self.refresh(mirror)
 
     def is_down(self, spec: QueueSpec) -> bool:
         """Returns whether the queue has no master until a node returns that stopped in good order. This is not known
         before this node has applied all metadata of the other: it may have made a mirror master just before it
         stopped."""
-        view, edges = spec.view, self.broker.edges
+        view, client_ends = spec.view, self.broker.client_ends
         if view is None or view.master not in self.departed:
             return False
         if self.broker.metadata.index < self.departed[view.master]:
             return False
-        return not any(name == self.broker.node_name or name in edges for name, _ in view.in_sync)
+        return not any(name == self.broker.node_name or name in client_ends for name, _ in view.in_sync)
 
     # -- Time ------------------------------------------------------------------------------------------------------
 
@@ -223,11 +223,11 @@ class HaRules:
                 given[chosen] = given.get(chosen, 0) + 1
                 waits = mirrors.hand_over(mirror, chosen) or waits
             elif member_changes.rules_of(mirror.spec).on_shutdown_always:
-                if member.abdicate():
+                if member.step_down():
                     mirrors.touch(mirror)
                     waits = True
                 else:
-                    waits = member.may_abdicate_soon() or waits
+                    waits = member.may_step_down_soon() or waits
         return waits
 
     def give_away(self, at_once: int) -> int:
@@ -259,5 +259,5 @@ class HaRules:
         return left
 
     def say_farewell(self) -> None:
-        for peer in self.broker.edges:
-            self.broker.shell.send(peer, frame_types.STOPPING, [U64.pack(self.broker.metadata.index)])
+        for peer in self.broker.client_ends:
+            self.broker.node.send(peer, frame_types.STOPPING, [U64.pack(self.broker.metadata.index)])

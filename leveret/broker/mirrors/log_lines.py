@@ -22,7 +22,7 @@ PATIENCE_TICKS: Final = 50  # How long mirrors have to report what they lack.
 TOLD_AT_ONCE: Final = 100
 
 
-class Journal:
+class LogLines:
     """The log lines and counters about the mirrored queues of one node."""
 
     def __init__(self, broker: Broker) -> None:
@@ -144,7 +144,7 @@ class Journal:
         if self._lines > 0:
             self._lines -= 1
             queue = visible(f"'{mirror.spec.name}' in vhost '{mirror.spec.vhost}'")
-            self.broker.shell.note("mirroring", level, f"Mirrored queue {queue}: {text}")
+            self.broker.node.note("mirroring", level, f"Mirrored queue {queue}: {text}")
         else:
             self._left_out += 1
 
@@ -156,6 +156,6 @@ class Journal:
             return
         self._lines += LINES_PER_TICK
         if self._left_out and self._left_out == self._told:  # No line was left out since the last tick.
-            self.broker.shell.note("mirroring", "info", f"Mirrored queues: {self._left_out} more lines like these")
+            self.broker.node.note("mirroring", "info", f"Mirrored queues: {self._left_out} more lines like these")
             self._left_out = 0
         self._told = self._left_out

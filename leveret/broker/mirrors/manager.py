@@ -59,11 +59,11 @@ from leveret.broker.mirrors.broadcast import Broadcast
 from leveret.broker.mirrors.convert import StoreSpilled, give_back, take_over
 from leveret.broker.mirrors.copy_store import MirrorStore, Reading, restore_queue, stored_marks
 from leveret.broker.mirrors.ha_rules import HaRules
-from leveret.broker.mirrors.log_lines import Journal
-from leveret.broker.queue.delivery_limit import Returns
+from leveret.broker.mirrors.log_lines import LogLines
+from leveret.broker.queue.delivery_limit import DeliveryLimit
 from leveret.broker.queue.hold import go_on, release
 from leveret.broker.queue.state import Access
-from leveret.broker.remote.outbox import begin_reign, rescue
+from leveret.broker.remote.outbox import note_former_epoch, take_unconfirmed
 from leveret.links.frame_types import RING
 from leveret.links.proposals import BadFrame
 from leveret.metadata.model import commands as c
@@ -109,7 +109,7 @@ class Mirror:
         self.posts: deque[tuple[int, Batch | None, list[Post]]] = deque()  # Likewise: publishes awaiting a confirm.
         # Batches of blocks that are confirmed but not applied: the store cannot read them yet, so the queue keeps them.
         self.unapplied: deque[tuple[int, Batch]] = deque()
-        # Blocks handed over before they were confirmed; the next master confirms them: see `Mirrors._stopped`.
+        # Blocks handed over before they were confirmed; the next master confirms them: see `MirrorManager._stopped`.
         self.handed: deque[tuple[int, list[Pending]]] = deque()
         self.syncing = False  # Whether the node's log says that its mirrors are being synchronised.
         self.proposed: View | None = None  # A view proposed by this node that is neither accepted nor refused yet.
@@ -168,7 +168,7 @@ class Mirror:
         self.member.ordered = wanted
 
 
-class Mirrors:
+class MirrorManager:
     """All copies on this node."""
 
     def __init__(self, broker: Broker) -> None:
@@ -192,7 +192,7 @@ class Mirrors:
         self.busy = 0  # Ticks for which mirrors that are being filled go slowly, to leave time for other work.
         self.serving = 0  # Ticks for which work that concerns very many queues goes slowly, for publishing clients.
         self.published = 0  # The node's count of publishes at the last tick.
-        self.journal = Journal(broker)
+        self.journal = LogLines(broker)
         self.ha_rules = HaRules(broker)
         self.proposed = 0  # Views that not every node has heard of yet.
         self.proposed_for_used = 0  # Those of them that belong to queues in use.
@@ -435,11 +435,11 @@ class Mirrors:
         self.broadcast.catch_up(mirror)
         self._perform(mirror)
 
-    def hasten(self, number: int) -> None:
+    def tell_first(self, number: int) -> None:
         """A client of this node waits for the next master of a queue."""
         mirror = self.mirrors.get(number)
         if mirror is not None:
-            self.broadcast.hasten(mirror)
+            self.broadcast.tell_first(mirror)
 
     def on_synced(self, group: int, write: int) -> None:
         mirror = self.mirrors.get(group)
@@ -583,7 +583,7 @@ class Mirrors:
                 left -= self._perform(mirror)
         for peer, packer in self.packers.items():
             for payload in packer.take():
-                self.broker.shell.send(peer, RING, payload)  # type: ignore[arg-type]
+                self.broker.node.send(peer, RING, payload)  # type: ignore[arg-type]
 
     def finish(self) -> None:
         """Carry out all effects, however long it takes: the node stops."""
@@ -674,7 +674,7 @@ class Mirrors:
         mirror.forget_blocks()
         if queue is not None:
             queue.note_deliveries()  # The mirrors have to know what is unacknowledged.
-            returns = queue.extension(Returns)
+            returns = queue.extension(DeliveryLimit)
             if returns is not None:
                 returns.tell_all()
             self.broker.dirty[queue] = None
@@ -697,7 +697,7 @@ class Mirrors:
         queue.lead(mirror, effect.epoch, effect.number, (mirror.member.tail.epoch_at(before), before))
         queue.restore_state(marks) if marks is not None else queue.durable_state.tell_all()
         if marks is not None:
-            begin_reign(queue)
+            note_former_epoch(queue)
         queue.set_gate(claims_of(queue))
         if not mirror.member.serving:
             queue.freeze()
@@ -713,7 +713,7 @@ class Mirrors:
         if self.storing_spilled.pop(mirror, None) is not None and self.store is not None:
             self.store.drop_spilled(mirror.spec.id)
         awaiting: list[Pending] = []
-        sents = [] if queue is None else rescue(self.broker, mirror, queue)
+        sents = [] if queue is None else take_unconfirmed(self.broker, mirror, queue)
         for number, _, several in mirror.in_blocks:
             if effect.handed:
                 mirror.hand_on(number, several)
@@ -740,7 +740,7 @@ class Mirrors:
             reading.answer(mirror.member)
             self.touched[mirror] = None
         else:
-            self.broker.shell.read(reading.job, lambda done: self._on_read(mirror, reading, done))
+            self.broker.node.read(reading.job, lambda done: self._on_read(mirror, reading, done))
 
     def _on_read(self, mirror: Mirror, reading: Reading, done: bool) -> None:
         if self.mirrors.get(mirror.spec.id) is not mirror:
@@ -800,7 +800,7 @@ class Mirrors:
     def _forget(self, number: int) -> None:
         assert self.store is not None
         self.store.left(number)
-        self.broker.shell.forget_log(number)
+        self.broker.node.forget_log(number)
 
 
 def _doubt(awaiting: list[Pending]) -> None:
@@ -819,16 +819,16 @@ def disk_id(folder: str, run: str, durable: bool, losses: int = 0, joined: int =
     return name if joined == 1 else f"{name}{JOINED}{joined}"
 
 
-_EFFECTS: Final[dict[type, Callable[[Mirrors, Mirror, Any], None]]] = {
-    f.Send: Mirrors._send,
-    f.Write: Mirrors._write,
-    f.Apply: Mirrors._apply,
-    f.Confirmed: Mirrors._confirmed,
-    f.ProposeView: Mirrors._propose,
-    f.Started: Mirrors._started,
-    f.Stopped: Mirrors._stopped,
-    f.Read: Mirrors._read,
-    f.HandOverDue: Mirrors._hand_over_due,
-    f.Resumed: Mirrors._resumed,
-    f.Left: Mirrors._left,
+_EFFECTS: Final[dict[type, Callable[[MirrorManager, Mirror, Any], None]]] = {
+    f.Send: MirrorManager._send,
+    f.Write: MirrorManager._write,
+    f.Apply: MirrorManager._apply,
+    f.Confirmed: MirrorManager._confirmed,
+    f.ProposeView: MirrorManager._propose,
+    f.Started: MirrorManager._started,
+    f.Stopped: MirrorManager._stopped,
+    f.Read: MirrorManager._read,
+    f.HandOverDue: MirrorManager._hand_over_due,
+    f.Resumed: MirrorManager._resumed,
+    f.Left: MirrorManager._left,
 }

@@ -51,7 +51,7 @@ from leveret.metadata.rules.placement import (
     wanted_ring,
     with_extra,
 )
-from leveret.metadata.rules.policies import SPENT_MAX, PolicyBook
+from leveret.metadata.rules.policies import SPENT_MAX, Policies
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -83,7 +83,7 @@ class MemberChanges:
         self.broker = broker
         self.places = places
         self.defaults = defaults or Defaults()
-        self.book = PolicyBook(broker.metadata)
+        self.book = Policies(broker.metadata)
         self.due: dict[int, None] = {}  # Queues to check with the next tick.
         self.looking: list[int] = []  # Queues being checked, which were due with the last tick; the next one last.
         self.unfinished: dict[int, None] = {}  # Queues to check again: at their next view, or after a second.

@@ -164,7 +164,7 @@ class Counts:
 def down(broker: Broker) -> int:
     """Returns how many mirrored queues have no master that this node could reach."""
     others = [queue for queue in broker.queues_by_id.values() if not queue.is_local and queue.spec.view is not None]
-    return sum(queue.edge is None for queue in others)
+    return sum(queue.client_end is None for queue in others)
 
 
 def mirrored(broker: Broker) -> Iterator[Mirror]:

@@ -47,7 +47,7 @@ GETS_AHEAD_MAX: Final = 64  # and so on, up to this.
 EVERYTHING: Final = 1 << 62
 
 
-class Claims:
+class DeliveryClaims:
     """Claims of a mirrored queue at its master: which messages may be delivered without a further block."""
 
     __slots__ = ("ahead", "claimed", "gets", "held", "known", "needed", "noted", "queue", "taken", "under_way")
@@ -102,7 +102,7 @@ class Claims:
             self.queue.host.dirty[self.queue] = None
         return Gap(number, number, 1)
 
-    def spare(self) -> list[tuple[int, int]]:
+    def claimed_undelivered(self) -> list[tuple[int, int]]:
         """Return the ranges of messages that are claimed and were never delivered."""
         first = self.queue.delivered_through + 1
         return [(first, self.claimed)] if self.claimed >= first else []

@@ -7,9 +7,9 @@ a delivery limit it goes round so many times and then leaves, to the dead-letter
 requeue, recover, a channel or connection that ends. What never left the broker and comes back (it was on its way to a
 client of another node) does not count, nor what is taken back because its queue moves. Only queues with a limit count,
 and those of type quorum, which tell their consumers (`x-delivery-count`) whether there is a limit or not; all others
-have no `Returns`. A queue whose limit is taken away goes on counting until its node restarts, so that a limit that is
-set again finds true counts. After a start it is counted from the moment in which the node has learned of the limit,
-with what the log knows.
+have no `DeliveryLimit`. A queue whose limit is taken away goes on counting until its node restarts, so that a limit
+that is set again finds true counts. After a start it is counted from the moment in which the node has learned of the
+limit, with what the log knows.
 
 **Where counts are kept.** Here, for messages that were given back and are not settled; and in the log, where a block
 that gives messages back says how often that has happened to each in all. These are absolute numbers, so that replaying
@@ -23,9 +23,9 @@ of deliveries is marked because some of it was made (see `claims`), the others a
 another reason (nobody was shown it, but others were given later ones) has a number that says so: 0.
 
 **Who is to leave** (`overdue`) first goes back to its place among those that wait, since its contents may be in the log
-only. Before the queue hands out anything it is taken out there: see `bury_overdue`. What is at the beginning of a gap
-is read for that purpose; what is deeper inside, as may be after a restart that came before its letter was safe, leaves
-when the gap is read up to there, and is handed to nobody either.
+only. Before the queue hands out anything it is taken out there: see `dead_letter_overdue`. What is at the beginning of
+a gap is read for that purpose; what is deeper inside, as may be after a restart that came before its letter was safe,
+leaves when the gap is read up to there, and is handed to nobody either.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ COUNT_HEADER: Final = "x-delivery-count"
 COUNT_MAX: Final = (1 << 32) - 1  # That the log can tell.
 
 
-class Returns(Extension):
+class DeliveryLimit(Extension):
     """Counts how often messages of a queue were returned, and enforces its delivery limit."""
 
-    __slots__ = ("counts", "due", "overdue", "queue", "untold")
+    __slots__ = ("counts", "due", "overdue", "queue", "unlogged")
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.counts: dict[int, int] = {}  # By message number.
-        self.untold: dict[int, int] = {}  # Those of which the log has not been told.
+        self.unlogged: dict[int, int] = {}  # Those of which the log has not been told.
         self.overdue: set[int] = set()  # Wait, and must not be handed out any more.
         self.due = False  # Some of them may be where they can be taken out.
 
@@ -86,7 +86,7 @@ class Returns(Extension):
             number = batch.first + at
             self.counts[number] = count
             if batch.stored:
-                self.untold[number] = count
+                self.unlogged[number] = count
             if limit is not None and count > limit:
                 self.overdue.add(number)
                 self.due = True
@@ -98,7 +98,7 @@ class Returns(Extension):
             if number not in self.counts and not batch.kinds[at] & REDELIVERED:
                 self.counts[number] = 0
                 if batch.stored:
-                    self.untold[number] = 0
+                    self.unlogged[number] = 0
 
     def on_settled(self, first: int, last: int) -> None:
         counts = self.counts
@@ -110,16 +110,16 @@ class Returns(Extension):
 
     def tell_all(self) -> None:
         """From now on the log has all messages of the queue, those too that it did not have before."""
-        self.untold = dict(self.counts)
+        self.unlogged = dict(self.counts)
 
     def on_block(self, block: Block) -> None:
         """Has the log told what it does not know yet."""
-        untold, self.untold = self.untold, {}
-        block.counts = stretches(untold)
+        unlogged, self.unlogged = self.unlogged, {}
+        block.counts = stretches(unlogged)
 
     def before_hand_out(self) -> None:
         if self.due:
-            bury_overdue(self.queue, self)
+            dead_letter_overdue(self.queue, self)
 
     def on_loaded(self) -> None:
         self.due = bool(self.overdue)
@@ -146,7 +146,7 @@ class Returns(Extension):
     def arrive(self, first: int, counts: list[tuple[int, int]]) -> None:
         """Messages from `first` on have come from another node, with what was said by `within` there."""
         for at, count in counts:
-            self.counts[first + at] = self.untold[first + at] = count
+            self.counts[first + at] = self.unlogged[first + at] = count
 
 
 def with_count(content: bytes, count: int) -> bytes:
@@ -160,7 +160,7 @@ def with_count(content: bytes, count: int) -> bytes:
 # -- Leaving -----------------------------------------------------------------------------------------------------------
 
 
-def bury_overdue(queue: Queue, returns: Returns) -> None:
+def dead_letter_overdue(queue: Queue, returns: DeliveryLimit) -> None:
     """Take those that came back too often out of those that wait."""
     returns.due = False
     unseen: set[int] = set()  # In gaps.
@@ -188,7 +188,7 @@ def bury_overdue(queue: Queue, returns: Returns) -> None:
     returns.overdue = unseen
     for span in dying:
         queue.count_out(span.batch, span.lo, span.hi)
-        queue.bury(span.batch, span.lo, span.hi, DELIVERY_LIMIT)
+        queue.dead_letter_or_drop(span.batch, span.lo, span.hi, DELIVERY_LIMIT)
     if unread is not None:
         queue.want(unread)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from leveret.broker.event_journal import node_journal
 from leveret.broker.queue import dedup
-from leveret.broker.queue.delivery_limit import Returns
+from leveret.broker.queue.delivery_limit import DeliveryLimit
 from leveret.broker.queue.lease import PREFIX
 from leveret.broker.queue.leases import Leases
 
@@ -26,8 +26,8 @@ class Features:
 
     def apply(self, queue: Queue, rules: QueueRules) -> None:
         """Gives a queue what its rules ask for, and takes away what they do not any more."""
-        if rules.counts_returns and queue.extension(Returns) is None:
-            returns = Returns(queue)
+        if rules.counts_returns and queue.extension(DeliveryLimit) is None:
+            returns = DeliveryLimit(queue)
             returns.restore(queue.host.counts_of(queue), rules.delivery_limit)
             queue.extend(returns)
         self.apply_journal(queue, rules)

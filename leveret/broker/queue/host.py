@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
     from leveret.broker.dead_letter.publisher import DeadLetterPublisher
     from leveret.broker.delivery.batch import Gap, Shared
-    from leveret.broker.event_journal.node_journal import Journal
+    from leveret.broker.event_journal.node_journal import NodeJournal
     from leveret.broker.queue.features import Features
     from leveret.broker.queue.queue import Queue
     from leveret.broker.vhost import Vhost
@@ -34,11 +34,11 @@ class Host(Protocol):
     wall_ms: int  # The time of day, as of this turn.
     timers: Timers[Any]  # Queues that want a pump at a time of day.
     idle: Timers[Any]  # Queues that go when nobody uses them, and when to look, by `now_ms`.
-    letters: DeadLetterPublisher
+    dead_letters: DeadLetterPublisher
     features: Features
-    journal: Journal | None  # Of the node, if some queue has one.
+    journal: NodeJournal | None  # Of the node, if some queue has one.
     vhosts: dict[str, Vhost]
-    ruled: int  # How often policies have changed.
+    policy_version: int  # How often policies have changed.
 
     def refresh(self, queue: Queue) -> None:
         """Apply policies again: they have changed since this queue last read them."""

@@ -41,7 +41,7 @@ class LeaseView(NamedTuple):
 class Lease:
     __slots__ = (
         "acked", "held", "lost", "name", "next", "noted_ms", "owner", "runs", "shown", "timeout_ms", "top",
-        "touched_ms", "untold",
+        "touched_ms", "waiting_answers",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -57,7 +57,7 @@ class Lease:
         self.noted_ms = 0  # What of it the log knows.
         self.held: list[tuple[Batch, int, int]] = []  # Of what is out, what only memory has.
         self.shown: LeaseView | None = None  # What is safe.
-        self.untold = 0  # Answers that wait until it is safer.
+        self.waiting_answers = 0  # Answers that wait until it is safer.
 
     @property
     def key(self) -> bytes:

@@ -58,7 +58,7 @@ from leveret.broker.delivery.answers import unreachable
 from leveret.broker.delivery.batch import Gap, Span
 from leveret.broker.delivery.extension import Extension
 from leveret.broker.queue import ttl_and_length
-from leveret.broker.queue.delivery_limit import Returns
+from leveret.broker.queue.delivery_limit import DeliveryLimit
 from leveret.broker.queue.lease import (
     HEAD,
     NAME_BYTES_MAX,
@@ -296,7 +296,7 @@ class Leases(Extension):
         now_ms = self.queue.host.wall_ms
         lease.touched_ms = max(now_ms, lease.touched_ms)
         late_ms = min(TOUCH_MS, lease.timeout_ms // TOUCH_PART)
-        if changed or lease.untold or now_ms - lease.noted_ms >= late_ms:
+        if changed or lease.waiting_answers or now_ms - lease.noted_ms >= late_ms:
             lease.noted_ms = now_ms
             self.queue.durable_state.set(lease.key, pack_lease(lease))
         self.queue.host.timers.set(self.queue, lease.touched_ms + lease.timeout_ms)
@@ -339,7 +339,7 @@ class Leases(Extension):
                 queue.durable_state.tell(key)
                 if owner:
                     queue.durable_state.tell(lease.owner_key)
-                lease.untold += 1
+                lease.waiting_answers += 1
                 queue.durable_state.when_safe(partial(self._on_restored, lease, lease.view()))
         self.closed = dict(sorted(self.closed.items(), key=lambda item: item[1].touched_ms))
         self.reserve()
@@ -358,7 +358,7 @@ class Leases(Extension):
         self.forget_contents()
 
     def _on_restored(self, lease: Lease, view: LeaseView, safe: bool) -> None:
-        lease.untold -= 1
+        lease.waiting_answers -= 1
         if safe and lease.timeout_ms:
             lease.shown = view
 
@@ -378,8 +378,8 @@ class _Taker:
     def run(self) -> Gap | None:
         """Gives a gap that has to be read before anything behind it can be taken."""
         queue = self.queue
-        queue.heed()
-        if queue.tended:
+        queue.refresh_rules()
+        if queue.has_upkeep:
             ttl_and_length.before_pump(queue)
         while queue.ready and self.count > 0 and self.room > 0 and len(self.lease.runs) < self.runs_max:
             head = queue.ready[0]
@@ -400,7 +400,7 @@ class _Taker:
     def _must_read(self, gap: Gap) -> bool:
         if gap.ranges is None and self.queue.rules.max_priority:
             return True
-        returns = self.queue.extension(Returns)
+        returns = self.queue.extension(DeliveryLimit)
         return returns is not None and gap.first in returns.overdue
 
     def _take_span(self, head: Span) -> None:
@@ -414,7 +414,7 @@ class _Taker:
     def _take_gap(self, gap: Gap) -> None:
         queue = self.queue
         last = gap.last
-        returns = queue.extension(Returns)
+        returns = queue.extension(DeliveryLimit)
         if returns is not None and returns.overdue:
             last = min((one for one in returns.overdue if gap.first <= one <= last), default=last + 1) - 1
         runs_max = self.runs_max - len(self.lease.runs)
@@ -429,7 +429,7 @@ class _Taker:
 
     def _took(self, first: int, last: int, size: int) -> None:
         count = last - first + 1
-        self.queue.lend(count)
+        self.queue.count_unacked(count)
         self.count -= count
         self.room -= size
         self.lease.add(first, last)
@@ -536,11 +536,11 @@ def _tell(queue: Queue, lease: Lease, then: Callable[[LeaseView | Refusal], None
     view = lease.view()
 
     def on_safe(safe: bool) -> None:
-        lease.untold -= 1
+        lease.waiting_answers -= 1
         if safe and lease.timeout_ms:
             lease.shown = view
         gone = not_found("queue", queue.spec.name, queue.spec.vhost)
         then(view if safe else gone if queue.host.successor(queue) is None else unreachable(queue.spec))
 
-    lease.untold += 1
+    lease.waiting_answers += 1
     queue.durable_state.when_safe(on_safe)

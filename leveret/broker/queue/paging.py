@@ -44,18 +44,18 @@ class Paging:
         "ready",
         "ready_bytes",
         "ready_count",
-        "ruled",
-        "said",
+        "policy_version",
+        "applied_rules",
         "shared_bytes",
-        "tended",
+        "has_upkeep",
         "timed",
         "totals",
     )
 
     host: Host
     totals: MessageCounters
-    said: QueueRules
-    ruled: int
+    applied_rules: QueueRules
+    policy_version: int
     durable: bool
     ready: deque[Span | Gap]
     ready_count: int
@@ -63,7 +63,7 @@ class Paging:
     memory_bytes: int
     shared_bytes: int
     timed: bool
-    tended: bool
+    has_upkeep: bool
     open: Batch | None
     loading: Gap | None
     number: int
@@ -75,14 +75,14 @@ class Paging:
     @property
     def rules(self) -> QueueRules:
         """Return the rules that apply to the queue's messages now."""
-        if self.ruled != self.host.ruled:
+        if self.policy_version != self.host.policy_version:
             self.host.refresh(self)  # type: ignore[arg-type]
-        return self.said
+        return self.applied_rules
 
-    def heed(self) -> None:
+    def refresh_rules(self) -> None:
         """Before anything is counted: if policies have changed since, then what holds now holds for it. In the middle,
         `rules` would find messages that are neither counted nor gone."""
-        if self.ruled != self.host.ruled:
+        if self.policy_version != self.host.policy_version:
             self.host.refresh(self)  # type: ignore[arg-type]
 
     def _let_go(self, batch: Batch, count: int) -> None:
@@ -174,7 +174,7 @@ class Paging:
 
     def watch_ages(self) -> None:
         """Some of its messages have times to live of their own."""
-        self.timed = self.tended = True
+        self.timed = self.has_upkeep = True
 
     def count_bytes(self) -> None:
         """Counts the bodies of what waits anew, where there is a limit to them."""
@@ -229,7 +229,7 @@ class Paging:
         """The beginning of a gap was read back: everything of it before `next_seq`."""
         if self.loading is not gap:
             return  # Purged meanwhile.
-        self.heed()
+        self.refresh_rules()
         self.loading = None
         self._tell_loaded()
         at = self.ready.index(gap)

@@ -31,7 +31,7 @@ from leveret.base.range_set import merged
 from leveret.broker.delivery.answers import Got, Status, unreachable
 from leveret.broker.delivery.batch import PLACE_BYTES, Batch, Gap, Span
 from leveret.broker.delivery.confirms import NEVER
-from leveret.broker.delivery.consumer_order import Turns
+from leveret.broker.delivery.consumer_order import ConsumerOrder
 from leveret.broker.delivery.extension import Extensions
 from leveret.broker.queue import ttl_and_length
 from leveret.broker.queue.durable_state import DurableState
@@ -83,19 +83,19 @@ class Queue(Paging):
         "extensions",
         "frozen",
         "gate",
-        "heritage",
+        "former_last_block",
         "life",
         "logs",
         "mirror",
         "note_due",
         "open_through",
-        "orphans",
+        "waiting_consumers",
         "parked",
         "posts",
         "requeued",
         "settled",
         "spec",
-        "turns",
+        "consumer_order",
         "unacked_count",
         "used_ms",
         "waiting",
@@ -142,14 +142,14 @@ class Queue(Paging):
         self.crowded_at = NEVER
         self.life = Life.HERE  # Only `_change_life` changes this and the next one.
         self.deleted = False  # It is `Life.GONE`.
-        self.turns: Turns | None = None  # Where its consumers are not all alike.
-        self.said, self.ruled = PLAIN, host.ruled  # See `ruling`.
+        self.consumer_order: ConsumerOrder | None = None  # Where its consumers are not all alike.
+        self.applied_rules, self.policy_version = PLAIN, host.policy_version  # See `policy_refresh`.
         self.timed = False  # Its messages, or some of them, grow old.
-        self.tended = False  # It does something with its messages by itself: see `upkeep`.
+        self.has_upkeep = False  # It does something with its messages by itself: see `upkeep`.
         self.departure: Departure | None = None  # It is on its way to another node.
         self.waiting: list[Callable[[AnyQueue], None]] = []  # Questions that are put off: see `is_deferring`.
-        self.orphans: set[Consumer] = set()  # Who wants to consume is among those that wait.
-        self.heritage = (0, 0)  # Epoch and number of the last block of the master before: see `bequest`.
+        self.waiting_consumers: set[Consumer] = set()  # Who wants to consume is among those that wait.
+        self.former_last_block = (0, 0)  # Epoch and number of the last block of the master before: see `handover`.
         self.totals = MessageCounters()
         self.used_ms = host.now_ms  # When somebody last asked for it, or consumed from it.
         self.set_rules(host.rules_of(spec))
@@ -234,9 +234,9 @@ class Queue(Paging):
 
     # -- Mirrors -------------------------------------------------------------------------------------------------
 
-    def lead(self, mirror: Mirror, epoch: int, number: int, heritage: tuple[int, int]) -> None:
-        """Its blocks go round a ring from now on, after the one with this number. `heritage`: see `bequest`."""
-        self.mirror, self.epoch, self.number, self.heritage = mirror, epoch, number, heritage
+    def lead(self, mirror: Mirror, epoch: int, number: int, former_last_block: tuple[int, int]) -> None:
+        """Its blocks go round a ring from now on, after the one with this number."""
+        self.mirror, self.epoch, self.number, self.former_last_block = mirror, epoch, number, former_last_block
         self.logs = 0  # The mirrors know only what is in blocks.
         if self.posts is None:
             self.posts = []
@@ -354,9 +354,9 @@ class Queue(Paging):
         """Messages of one kind, at the end. True: the queue is crowded, slow down."""
         if self.parked is not None:
             return park(self.parked, contents, keys, kind, size, pending)
-        if self.ruled != self.host.ruled:
-            self.heed()
-        if self.tended and self._is_refused(contents, keys, kind, pending):
+        if self.policy_version != self.host.policy_version:
+            self.refresh_rules()
+        if self.has_upkeep and self._is_refused(contents, keys, kind, pending):
             return False
         batch = self.open
         # Messages of a batch that was carried over may have been read: none is added to them that waits for the disk.
@@ -459,24 +459,24 @@ class Queue(Paging):
             self.watch_ages()
             self.host.dirty[self] = None
 
-    def refresh(self, ruled: int, rules: QueueRules) -> None:
+    def refresh(self, policy_version: int, rules: QueueRules) -> None:
         """Policies have changed so many times, and this holds now."""
-        self.ruled = ruled
+        self.policy_version = policy_version
         self.set_rules(rules)
 
     def set_rules(self, rules: QueueRules) -> None:
         """Apply other rules to the queue from now on."""
-        if rules == self.said:
+        if rules == self.applied_rules:
             return
         if rules.expires_ms is not None:
             self.host.idle.set(self, self.host.now_ms + rules.expires_ms)
-        counted = self.said.max_bytes is not None
-        self.said = rules
+        counted = self.applied_rules.max_bytes is not None
+        self.applied_rules = rules
         if rules.single_active:
-            self.turns = Turns(self)
+            self.consumer_order = ConsumerOrder(self)
         self.timed = self.timed or rules.ttl_ms is not None
         limits = (rules.max_length, rules.max_bytes, rules.delivery_limit)
-        self.tended = self.timed or any(limit is not None for limit in limits)
+        self.has_upkeep = self.timed or any(limit is not None for limit in limits)
         if rules.max_bytes is not None and not counted:
             self.count_bytes()
         self.host.features.apply(self, rules)
@@ -500,8 +500,8 @@ class Queue(Paging):
         Publishes gather until the end of the turn. A method that asks or changes something must not come before them:
         a get would take what a waiting consumer is to have, and a purge would count what a limit has dropped.
         """
-        if (self.consumers or self.tended) and self in self.host.dirty and not self.deleted:
-            self.heed()
+        if (self.consumers or self.has_upkeep) and self in self.host.dirty and not self.deleted:
+            self.refresh_rules()
             self.pump()
 
     def later(self, call: Callable[[AnyQueue], None]) -> bool:
@@ -577,7 +577,7 @@ class Queue(Paging):
 
     def subscribe(self, consumer: Consumer, then: Callable[[Refusal | None], None]) -> None:
         if self.later(lambda queue: self._adopt_orphan(cast("Subscriber", consumer), queue, then)):
-            self.orphans.add(consumer)  # Unless its client ends it before that.
+            self.waiting_consumers.add(consumer)  # Unless its client ends it before that.
             return
         if self.deleted:
             then(self._gone())
@@ -595,8 +595,8 @@ class Queue(Paging):
 
         Consumers of other nodes do not come here: their `OwnerEnd` holds them back.
         """
-        if consumer in self.orphans:
-            self.orphans.remove(consumer)
+        if consumer in self.waiting_consumers:
+            self.waiting_consumers.remove(consumer)
             consumer.queue = queue
             queue.subscribe(consumer, then)
 
@@ -615,10 +615,10 @@ class Queue(Paging):
         if consumer.exclusive:
             self.exclusive_consumer = consumer
         self.consumers.append(consumer)
-        if self.turns is None and consumer.priority:
-            self.turns = Turns(self)
-        elif self.turns is not None:
-            self.turns.choose()
+        if self.consumer_order is None and consumer.priority:
+            self.consumer_order = ConsumerOrder(self)
+        elif self.consumer_order is not None:
+            self.consumer_order.choose()
         self.touch()
         self.crowded_at = CROWDED_AT
         self.host.dirty[self] = None
@@ -627,12 +627,12 @@ class Queue(Paging):
         if self.departure is not None and consumer in self.departure.consumers:
             self.departure.consumers.remove(consumer)
             return
-        if consumer in self.orphans:
-            self.orphans.remove(consumer)
+        if consumer in self.waiting_consumers:
+            self.waiting_consumers.remove(consumer)
             return
         self.consumers.remove(consumer)
-        if self.turns is not None:
-            self.turns.choose()
+        if self.consumer_order is not None:
+            self.consumer_order.choose()
         if self.exclusive_consumer is consumer:
             self.exclusive_consumer = None
         if not self.consumers:
@@ -646,8 +646,8 @@ class Queue(Paging):
         consumers = list(self.consumers)
         self.consumers.clear()
         self.exclusive_consumer = None
-        if self.turns is not None:
-            self.turns.choose()
+        if self.consumer_order is not None:
+            self.consumer_order.choose()
         return consumers
 
     def on_deleted(self) -> None:
@@ -685,7 +685,7 @@ class Queue(Paging):
         if self.extensions is not None:
             for tell in self.extensions.on_turn:
                 tell()
-        if self.tended:
+        if self.has_upkeep:
             ttl_and_length.before_pump(self)
             self._hand_out()
             ttl_and_length.after_pump(self)
@@ -714,7 +714,7 @@ class Queue(Paging):
                 if room <= 0:
                     break
                 self.hand_over(consumer, head, min(room, head.hi - head.lo))
-            elif not (self._share_out(head) if self.turns is None else self.turns.share(head)):
+            elif not (self._share_out(head) if self.consumer_order is None else self.consumer_order.share(head)):
                 break
         if len(ready) > 1 and ready[1].__class__ is Gap and consumers:
             self.want(ready[1])
@@ -756,7 +756,7 @@ class Queue(Paging):
         if hi == head.hi:
             self.ready.popleft()
         self.ready_count -= count
-        if self.tended:
+        if self.has_upkeep:
             self.take_bytes(batch, lo, hi)
         through = batch.first + hi - 1
         if through > self.delivered_through:
@@ -777,8 +777,8 @@ class Queue(Paging):
     def get(self) -> tuple[Batch, int] | Gap | None:
         """The first waiting message, now unacknowledged; or the gap it is in, to be loaded first, or one that stands
         for it until it may be handed out; or None."""
-        self.heed()
-        if self.tended:
+        self.refresh_rules()
+        if self.has_upkeep:
             ttl_and_length.before_pump(self)
         if not self.ready:
             return None
@@ -821,13 +821,13 @@ class Queue(Paging):
         self.unacked_count -= count
         self.totals.acked += count
 
-    def lend(self, count: int) -> None:
+    def count_unacked(self, count: int) -> None:
         """Messages that were taken out of those that wait are out with somebody."""
         self.unacked_count += count
 
     def on_reserved(self, count: int) -> None:
         """So many messages were taken out of `ready`, wherever they were, and are out with somebody."""
-        self.lend(count)
+        self.count_unacked(count)
         self.ready_count = sum(entry.count for entry in self.ready)
         self.count_bytes()
 
@@ -835,18 +835,18 @@ class Queue(Paging):
         """A consumer rejected messages for good."""
         self.unacked_count -= hi - lo
         if batch.paged and self.rules.dead_letter_exchange is not None and not self.deleted:
-            self.host.letters.send_unread(self, batch.first + lo, batch.first + hi - 1, "rejected")
+            self.host.dead_letters.send_unread(self, batch.first + lo, batch.first + hi - 1, "rejected")
         else:
-            self.bury(batch, lo, hi, "rejected")
+            self.dead_letter_or_drop(batch, lo, hi, "rejected")
 
-    def bury(self, batch: Batch, lo: int, hi: int, reason: str) -> None:
+    def dead_letter_or_drop(self, batch: Batch, lo: int, hi: int, reason: str) -> None:
         """These messages, which neither wait nor are out with anybody, leave unserved."""
         if self.rules.dead_letter_exchange is None or self.deleted:
             self.settle_unserved(batch, lo, hi, reason)
         else:
-            self.host.letters.send(self, batch, lo, hi, reason)
+            self.host.dead_letters.send(self, batch, lo, hi, reason)
 
-    def revive(self, batch: Batch, lo: int, hi: int) -> None:
+    def put_back_dead_letters(self, batch: Batch, lo: int, hi: int) -> None:
         """Messages that were to leave stay, where they were."""
         self.ready_count += hi - lo
         if self.rules.max_bytes is not None:
@@ -854,7 +854,7 @@ class Queue(Paging):
         self.put_back(Span(batch, lo, hi))
         self.host.dirty[self] = None
 
-    def revive_numbers(self, gap: Gap) -> None:
+    def put_back_gap(self, gap: Gap) -> None:
         """Likewise, where only the log has them."""
         self.ready_count += gap.count
         self.put_back(gap)
@@ -871,7 +871,7 @@ class Queue(Paging):
 
     def drop_first(self, head: Span, count: int, reason: str) -> None:
         """The first of those that wait leave unserved."""
-        self.bury(*self.take_first(head, count), reason)
+        self.dead_letter_or_drop(*self.take_first(head, count), reason)
 
     def drop_last(self, span: Span, count: int, reason: str) -> None:
         """The last of those that wait leave unserved."""
@@ -880,7 +880,7 @@ class Queue(Paging):
         if span.lo == span.hi:
             self.ready.pop()
         self.count_out(batch, hi - count, hi)
-        self.bury(batch, hi - count, hi, reason)
+        self.dead_letter_or_drop(batch, hi - count, hi, reason)
 
     def drop_gap(self, gap: Gap, count: int) -> int:
         """Drop that many messages, or all, of a gap without holes at the head; no dead letters. Return the count."""
@@ -928,7 +928,7 @@ class Queue(Paging):
 
     def requeue(self, batch: Batch, lo: int, hi: int, shown: bool = True, counted: bool = True) -> None:
         """A consumer gives messages back: to their old places, marked as redelivered if it was shown them."""
-        self.heed()
+        self.refresh_rules()
         count = hi - lo
         self.unacked_count -= count
         self.ready_count += count
@@ -973,7 +973,7 @@ class Queue(Paging):
         if shown:
             self.note_requeued([(first, last)])
         self._tell_returned(first, last)
-        self.revive_numbers(Gap(first, last, last - first + 1, redelivered=shown))
+        self.put_back_gap(Gap(first, last, last - first + 1, redelivered=shown))
 
     def requeue_many(self, pieces: list[tuple[Batch, int, int]], shown: bool = True, counted: bool = True) -> None:
         """Many at once (a channel closed): last first, so that each insertion is near the front."""
@@ -1096,7 +1096,7 @@ class Queue(Paging):
         self.active_ms = self.host.now_ms
         batch = self.open
         if batch is not None and not batch.stored:
-            leave = self.consumers or self.tended or self.said.dead_letter_exchange is not None
+            leave = self.consumers or self.has_upkeep or self.applied_rules.dead_letter_exchange is not None
             if leave or batch.left < len(batch.contents) or batch.size >= KEEP_BYTES:
                 self.open = None
             else:

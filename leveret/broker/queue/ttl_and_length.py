@@ -211,7 +211,7 @@ def turn_away(
         return False
     queue.tell_refused(len(contents), pending)
     if rules.overflow == REJECT_TO_DLX:
-        queue.host.letters.send_refused(queue, contents, keys, kind)
+        queue.host.dead_letters.send_refused(queue, contents, keys, kind)
     if pending is not None:
         pending.refused = True
     return True

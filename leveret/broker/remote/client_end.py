@@ -46,11 +46,11 @@ FLUSH_BYTES: Final = 8 << 20  # Publishes in one frame; a link's frame has at mo
 class RemoteBatch(Batch):
     """Messages that came over a link; `first` is the tag of the first, on that link."""
 
-    __slots__ = ("edge",)
+    __slots__ = ("client_end",)
 
-    def __init__(self, edge: ClientEnd, first: int, messages: w.Messages) -> None:
+    def __init__(self, client_end: ClientEnd, first: int, messages: w.Messages) -> None:
         super().__init__(first)
-        self.edge = edge
+        self.client_end = client_end
         self.contents, self.keys, self.kinds = messages
         self.left = len(self.contents)
         self.size = sum(map(len, self.contents)) + MESSAGE_OVERHEAD * self.left
@@ -125,7 +125,7 @@ class Ask(NamedTuple):
         queue = self.queue
         if not queue.is_local and queue.spec.view is not None and not queue.is_hopeless:
             if self.what == w.SUBSCRIBE:
-                return  # The consumer subscribes at the next master: see `RemoteQueue.orphans`.
+                return  # The consumer subscribes at the next master: see `RemoteQueue.waiting_consumers`.
             if self.again is not None:
                 queue.suspend()
                 queue.put_off(self.again)
@@ -168,7 +168,7 @@ class ClientEnd:
     # -- To the queue's node -------------------------------------------------------------------------------------
 
     def is_crowded(self) -> bool:
-        return self.sent_bytes + self.bundled_bytes > self.credit or not self.broker.shell.is_writable(self.peer)
+        return self.sent_bytes + self.bundled_bytes > self.credit or not self.broker.node.is_writable(self.peer)
 
     def publish(
         self,
@@ -235,7 +235,7 @@ class ClientEnd:
             if queue.rules.journal and journal is not None:
                 journal.on_routed(queue, self.last_token, [(pending, journal.publisher(pending), len(contents))])
         self.produced = []
-        self.broker.shell.send(self.peer, frame_types.PRODUCE, parts)
+        self.broker.node.send(self.peer, frame_types.PRODUCE, parts)
 
     def _flush_bundles(self) -> None:
         """Send all bundles. Those for which a client waits for confirms get numbers: see `outbox`."""
@@ -248,7 +248,7 @@ class ClientEnd:
                 plain.append(w.BUNDLE.pack(queue.spec.id, 0))
                 self._pack(plain, queue, bundle, 0)
         if len(plain) > 1:
-            self.broker.shell.send(self.peer, frame_types.PUBLISH, plain)
+            self.broker.node.send(self.peer, frame_types.PUBLISH, plain)
         if numbered:
             parts = [plain[0]]
             for queue, bundle in numbered:
@@ -260,7 +260,7 @@ class ClientEnd:
                 name = outbox.name
                 parts += (w.BUNDLE.pack(queue.spec.id, token), w.ORIGIN.pack(first, previous, len(name)), name)
                 self._pack(parts, queue, bundle, token)
-            self.broker.shell.send(self.peer, frame_types.PRODUCE, parts)
+            self.broker.node.send(self.peer, frame_types.PRODUCE, parts)
 
     def _next_token(self, pendings: Sequence[Pending]) -> int:
         self.last_token += 1
@@ -284,7 +284,7 @@ class ClientEnd:
         parts = [w.BUNDLE.pack(queue, self.last_token), *w.pack_run(run.contents, run.keys, run.kinds)]
         parts += [w.U32.pack(len(run.times)), *(w.TIME_ENTRY.pack(*one) for one in run.times)]
         parts += [w.COUNT_ENTRY.pack(*one) for one in counts]
-        self.broker.shell.send(self.peer, frame_types.STAGE, parts)
+        self.broker.node.send(self.peer, frame_types.STAGE, parts)
 
     def settle(self, verdict: int, first: int, last: int) -> None:
         verdicts = self.verdicts
@@ -302,7 +302,7 @@ class ClientEnd:
     def send_now(self, kind: int, parts: list[bytes]) -> None:
         """Send a frame, after all that has gathered in this turn."""
         self.flush()
-        self.broker.shell.send(self.peer, kind, parts)
+        self.broker.node.send(self.peer, kind, parts)
 
     def ask(
         self,
@@ -326,17 +326,17 @@ class ClientEnd:
             self._flush_passed()
         if self.verdicts:
             verdicts, self.verdicts = self.verdicts, []
-            self.broker.shell.send(self.peer, frame_types.SETTLE, [w.VERDICT.pack(*one) for one in verdicts])
+            self.broker.node.send(self.peer, frame_types.SETTLE, [w.VERDICT.pack(*one) for one in verdicts])
         if self.taken:
             taken, self.taken = self.taken, {}
             parts = [w.TAKEN_ENTRY.pack(one.number, one.taken_bytes) for one in taken]
-            self.broker.shell.send(self.peer, frame_types.TAKEN, parts)
+            self.broker.node.send(self.peer, frame_types.TAKEN, parts)
 
     def _flush_passed(self) -> None:
         passed, self.passed = self.passed, {}
         for queue, verdicts in passed.items():
-            head = w.PASSED_HEAD.pack(self.broker.metadata.index, queue.spec.id, *queue.heritage)
-            self.broker.shell.send(self.peer, frame_types.PASSED, [head, *[w.VERDICT.pack(*one) for one in verdicts]])
+            head = w.PASSED_HEAD.pack(self.broker.metadata.index, queue.spec.id, *queue.former_last_block)
+            self.broker.node.send(self.peer, frame_types.PASSED, [head, *[w.VERDICT.pack(*one) for one in verdicts]])
 
     # -- Subscriptions -------------------------------------------------------------------------------------------
 
@@ -402,7 +402,7 @@ class ClientEnd:
         if self.ask_ticks >= (self._left_ticks() if is_left else ASK_TICKS_MAX):
             # The node has a link and does not answer: it may be cut off from the cluster's leader. Only a new session
             # leaves no doubt about what was done and what was not.
-            self.broker.shell.cut(self.peer, f"a question was not answered for {self.ask_ticks} s")
+            self.broker.node.cut(self.peer, f"a question was not answered for {self.ask_ticks} s")
         for subscription in self.subscriptions.values():
             if subscription.feed and not subscription.consumer.no_ack:
                 subscription.stuck_ticks += 1
@@ -424,7 +424,7 @@ class ClientEnd:
 
     def on_frame(self, kind: int, payload: bytes) -> None:
         """Raises `BadFrame`."""
-        _FROM_HOME[kind](self, payload)
+        _FROM_OWNER_END[kind](self, payload)
 
     def _on_safe(self, payload: bytes) -> None:
         pendings = self.pendings
@@ -512,11 +512,11 @@ def _send_elsewhere(queue: RemoteQueue, bundle: Bundle) -> None:
             pending.on_safe()  # For the wait of this bundle; `enqueue` has added its own.
 
 
-_FROM_HOME: Final[dict[int, Callable[[ClientEnd, bytes], None]]] = {
+_FROM_OWNER_END: Final[dict[int, Callable[[ClientEnd, bytes], None]]] = {
     frame_types.SAFE: ClientEnd._on_safe,
     frame_types.DELIVER: ClientEnd._on_deliver,
     frame_types.ANSWER: ClientEnd._on_answer,
     frame_types.CANCELLED: ClientEnd._on_cancelled,
     frame_types.CREDIT: ClientEnd._on_credit,
 }
-FROM_HOME: Final = frozenset(_FROM_HOME)
+FROM_OWNER_END: Final = frozenset(_FROM_OWNER_END)

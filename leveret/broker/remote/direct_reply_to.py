@@ -45,7 +45,7 @@ class BusyLink:
         self.peer = peer
 
     def is_crowded(self) -> bool:
-        return self.peer in self.broker.edges and not self.broker.shell.is_writable(self.peer)
+        return self.peer in self.broker.client_ends and not self.broker.node.is_writable(self.peer)
 
 
 class Inbox:
@@ -70,7 +70,7 @@ class Inbox:
         elif not self.overflown:
             self.overflown = True
             text = f"connection {connection.describe()}, channel {self.channel.number}: does not read its replies, "
-            self.channel.broker.shell.note("channel", "warning", text + "and further ones are dropped")
+            self.channel.broker.node.note("channel", "warning", text + "and further ones are dropped")
 
     def on_room(self) -> None:
         """The socket has room again."""
@@ -93,7 +93,7 @@ class Inbox:
         connection.output.put([frame(METHOD, channel.number, method), shown], len(content))
 
 
-class Replies:
+class DirectReplyTo:
     """All inboxes of a node, and the links to those of other nodes."""
 
     def __init__(self, broker: Broker) -> None:
@@ -121,9 +121,9 @@ class Replies:
             peer = _node_of(address)
             if peer == self.broker.node_name:
                 self._deliver(address, key, content)
-            elif peer in self.broker.edges and (sender is not None or self.broker.shell.is_writable(peer)):
-                self.broker.shell.send(peer, frame_types.REPLY, [*_texts(address), w.U16.pack(len(key)), key, content])
-                if sender is not None and not self.broker.shell.is_writable(peer):
+            elif peer in self.broker.client_ends and (sender is not None or self.broker.node.is_writable(peer)):
+                self.broker.node.send(peer, frame_types.REPLY, [*_texts(address), w.U16.pack(len(key)), key, content])
+                if sender is not None and not self.broker.node.is_writable(peer):
                     sender.on_crowded(BusyLink(self.broker, peer))
 
     def _deliver(self, address: str, key: bytes, content: bytes) -> None:
@@ -136,12 +136,12 @@ class Replies:
         peer = _node_of(address)
         if address == ADDRESS or address in self.inboxes:
             then(True)
-        elif peer not in self.broker.edges:
+        elif peer not in self.broker.client_ends:
             then(False)
         else:
             self.last_question += 1
             self.questions[self.last_question] = peer, then
-            self.broker.shell.send(peer, frame_types.REPLY_ASK, [w.U64.pack(self.last_question), *_texts(address)])
+            self.broker.node.send(peer, frame_types.REPLY_ASK, [w.U64.pack(self.last_question), *_texts(address)])
 
     # -- Other nodes ---------------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Replies:
         elif kind == frame_types.REPLY_ASK:
             (number,) = w.unpack_one(w.U64, payload)
             address, _ = _unpack_text(payload, 8)
-            self.broker.shell.send(
+            self.broker.node.send(
                 peer, frame_types.REPLY_ANSWER, [w.U64.pack(number), w.U8.pack(address in self.inboxes)]
             )
         else:

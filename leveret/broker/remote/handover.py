@@ -52,12 +52,12 @@ Piece = tuple[Batch, int, int]
 class FormerQueue(RemoteQueue):
     """Stands for a queue that this node led, in clients' unacknowledged messages that were delivered then."""
 
-    __slots__ = ("new_master", "heritage")
+    __slots__ = ("new_master", "former_last_block")
 
     def __init__(self, queue: Queue, new_master: ClientEnd) -> None:
         super().__init__(queue.spec, new_master.broker)
         self.new_master = new_master
-        self.heritage = (queue.epoch, queue.number)
+        self.former_last_block = (queue.epoch, queue.number)
 
     def _settle(self, verdict: int, batch: Batch, lo: int, hi: int) -> None:
         self.broker.still_out -= hi - lo
@@ -68,12 +68,12 @@ class FormerQueue(RemoteQueue):
 def pass_on_unacked(queue: Queue, successor: AnyQueue) -> bool:
     """Tell the new master what is unacknowledged, and what was settled too late for a block. False: no link to it."""
     broker: Broker = queue.host  # type: ignore[assignment]  # Queues that have mirrors have a broker for a host.
-    new_master = None if successor.is_local else successor.edge
+    new_master = None if successor.is_local else successor.client_end
     if new_master is None:
         return False
     former = FormerQueue(queue, new_master)
     through = (queue.next_seq if queue.open is None else queue.open.first) - 1  # The last message in a block.
-    unseen = [] if queue.gate is None else queue.gate.spare()
+    unseen = [] if queue.gate is None else queue.gate.claimed_undelivered()
     out: list[tuple[int, int]] = []
     fresh = RangeSet()
     for unacked, is_of_others in _all_unacked(broker):
@@ -134,7 +134,7 @@ def _all_unacked(broker: Broker) -> Iterator[tuple[Unacked, bool]]:
     """Yields all unacknowledged messages, and whether these are with clients of other nodes."""
     for session in broker.sessions:
         yield session.unacked, False
-    for home in broker.homes.values():
-        yield home.unacked, True
-        for unacked in home.inherited.values():
+    for owner_end in broker.owner_ends.values():
+        yield owner_end.unacked, True
+        for unacked in owner_end.inherited.values():
             yield unacked, True

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final, cast
 from leveret.broker.delivery.answers import unreachable
 from leveret.broker.delivery.confirms import Confirms
 from leveret.broker.event_journal.queue_journal import MARK
-from leveret.broker.queue.delivery_limit import Returns
+from leveret.broker.queue.delivery_limit import DeliveryLimit
 from leveret.broker.queue.hold import go_on, release
 from leveret.broker.queue.leases import Leases
 from leveret.broker.queue.state import Access
@@ -76,7 +76,7 @@ class Departure:
         self.to = to
         self.then = then
         self.unacked = 0
-        self.edge: ClientEnd | None = None
+        self.client_end: ClientEnd | None = None
         self.run = ""
         self.pieces: list[tuple[Batch, int, int]] = []  # Sent, and kept in case the move fails.
         self.first = 1  # The number of the first of them at the target.
@@ -87,16 +87,16 @@ class Departure:
         self.consumers: list[Consumer] = []  # Of the queue; they wait.
 
     def start(self) -> None:
-        edge = self.broker.edges.get(self.to)
-        if edge is None:
+        client_end = self.broker.client_ends.get(self.to)
+        if client_end is None:
             self.then(f"node {self.to} is not there")
             return
-        self.edge = edge
+        self.client_end = client_end
         self.queue.begin_move(self)
         self.broker.arrivals.leaving[self] = None
         if self.queue.extension(Leases) is not None:
             self.first = (self.queue.next_seq // LIFE + 1) * LIFE
-        edge.ask(self.queue, w.ADOPT, w.U64.pack(self.first), self._on_adopted)
+        client_end.ask(self.queue, w.ADOPT, w.U64.pack(self.first), self._on_adopted)
 
     def _on_adopted(self, answer: bytes | Refusal) -> None:
         queue = self.queue
@@ -117,7 +117,7 @@ class Departure:
         if leases is not None:
             leases.put_back_all()
         self.begun = True  # No message is dead-lettered here any more: it would be lost at both nodes.
-        self.broker.letters.take_back(queue)
+        self.broker.dead_letters.take_back(queue)
         queue.add_consumer(self)
         self._check()
 
@@ -128,22 +128,22 @@ class Departure:
         return f"moving to {self.to}"
 
     def room(self, average_bytes: int) -> int:
-        if self.edge is None or not self.edge.is_up:
+        if self.client_end is None or not self.client_end.is_up:
             return 0
         room = (WINDOW_BYTES - self.under_way) // average_bytes
         return 1 if room <= 0 and not self.under_way else room
 
     def deliver(self, batch: Batch, lo: int, hi: int) -> None:
-        assert self.edge is not None
+        assert self.client_end is not None
         self.unacked += hi - lo
         self.pieces.append((batch, lo, hi))
         pending = self.confirms.begin(1)
         pending.waiting = 1
         self.under_way += batch.average_bytes() * (hi - lo)
-        returns = self.queue.extension(Returns)
+        returns = self.queue.extension(DeliveryLimit)
         counts = [] if returns is None else returns.within(batch, lo, hi)
-        self.edge.stage(self.queue.spec.id, batch, lo, hi, pending, counts)
-        self.broker.linked[self.edge] = None
+        self.client_end.stage(self.queue.spec.id, batch, lo, hi, pending, counts)
+        self.broker.linked[self.client_end] = None
 
     def on_queue_deleted(self) -> None:
         self._abandon()
@@ -178,8 +178,8 @@ class Departure:
         if marks is None:
             self.end("a lease of it is in too many pieces")
         elif marks:
-            assert self.edge is not None
-            self.edge.ask(queue, w.BRING, pack_marks(marks_of(0, marks)), self._on_brought)
+            assert self.client_end is not None
+            self.client_end.ask(queue, w.BRING, pack_marks(marks_of(0, marks)), self._on_brought)
         else:
             self._propose()
 
@@ -202,7 +202,7 @@ class Departure:
 
     def look(self) -> None:
         """Called now and then: ends the move if the link was lost while nothing was under way that could be refused."""
-        is_lost = self.edge is not None and not self.edge.is_up
+        is_lost = self.client_end is not None and not self.client_end.is_up
         if self.queue.departure is not self or self.queue.deleted:
             self.broker.arrivals.leaving.pop(self, None)
         elif self.begun and not self.sealed and is_lost and not self.confirms.open:
@@ -210,8 +210,8 @@ class Departure:
 
     def _abandon(self) -> None:
         self.queue.end_move()
-        if self.edge is not None and self.edge.is_up:
-            self.edge.ask(self.queue, w.ABANDON, b"", lambda answer: None)
+        if self.client_end is not None and self.client_end.is_up:
+            self.client_end.ask(self.queue, w.ABANDON, b"", lambda answer: None)
 
     def end(self, reason: str) -> None:
         """The move has failed: the queue stays, as if nothing had happened."""
@@ -236,7 +236,7 @@ class Departure:
         queue.let_go_of_all()
         for consumer in self.consumers:
             if isinstance(consumer, RemoteConsumer):
-                consumer.home.consumers.pop(consumer.number, None)  # Its own node subscribes at the target.
+                consumer.owner_end.consumers.pop(consumer.number, None)  # Its own node subscribes at the target.
             else:
                 resubscribe(consumer, remote)  # type: ignore[arg-type]  # What is not remote is a channel's.
         go_on(queue, remote)
@@ -254,13 +254,13 @@ def take_back(broker: Broker, queue: Queue) -> list[tuple[Batch, int, int]]:
             if one.queue is queue:
                 pieces.append((one.batch, one.lo, one.hi))
                 one.queue, one.batch = RemoteQueue(queue.spec, broker), void
-    for home in broker.homes.values():
-        for one in list(home.unacked):
+    for owner_end in broker.owner_ends.values():
+        for one in list(owner_end.unacked):
             if one.queue is queue:
                 pieces.append((one.batch, one.lo, one.hi))
                 if one.consumer is not None:
                     one.consumer.unacked -= one.count
-                home.unacked.take_range(one.first_tag, one.last_tag)
+                owner_end.unacked.take_range(one.first_tag, one.last_tag)
     return pieces
 
 
@@ -284,7 +284,7 @@ def demote(queue: Queue, successor: AnyQueue) -> None:
             consumer.queue = successor
             resubscribe(consumer, successor)  # type: ignore[arg-type]
         else:
-            consumer.home.consumers.pop(consumer.number, None)  # Its own node subscribes there.
+            consumer.owner_end.consumers.pop(consumer.number, None)  # Its own node subscribes there.
     go_on(queue, successor)
 
 

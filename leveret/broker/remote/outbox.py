@@ -32,8 +32,8 @@ refused as well.
 **A master's own clients.** Their publishes go to a queue of this node, and into blocks. If the ring does not confirm
 these and another node becomes master, they are in doubt, too. They need no numbers of their own: a message has its
 number in the queue, and the block that brought it has an epoch. Whoever begins to lead a queue marks up to which number
-it has the messages of the epoch before (`begin_reign`), as if that epoch were a producer. So what the former master
-sends again, as that producer, is passed over or taken like anything else.
+it has the messages of the epoch before (`note_former_epoch`), as if that epoch were a producer. So what the former
+master sends again, as that producer, is passed over or taken like anything else.
 
 **In time.** Where nodes have spools, what was not confirmed within `net_ticktime` goes there, with its numbers, and is
 confirmed when this node's disk has it; so does what a master without a majority has in doubt. Where they have none, its
@@ -107,7 +107,7 @@ class Sent(Pending):
         self.previous = previous  # For a named producer: the number that its connection sent before.
 
     @property
-    def author(self) -> Pending:
+    def client_publish(self) -> Pending:
         (first, _), *others = self.parts or [(self, 0)]
         return self if first is None or others else first
 
@@ -145,7 +145,7 @@ class Outbox:
     """Publishes to one queue that are not known to be safe yet."""
 
     __slots__ = (
-        "doubtful", "flying", "name", "number", "open", "open_bytes", "outboxes", "previous", "rested_ms", "target",
+        "doubtful", "under_way", "name", "number", "open", "open_bytes", "outboxes", "previous", "rested_ms", "target",
     )  # fmt: skip
 
     def __init__(self, outboxes: Outboxes, target: int, name: bytes) -> None:
@@ -155,7 +155,7 @@ class Outbox:
         self.number = 0  # The last that was given.
         self.open: dict[Sent, None] = {}  # In the order in which they came.
         self.open_bytes = 0
-        self.flying = 0  # How many of these are sent and not answered yet.
+        self.under_way = 0  # How many of these are sent and not answered yet.
         self.doubtful: dict[Sent, None] = {}  # Those of `open` that are to be sent again.
         self.previous: dict[
             bytes, int
@@ -185,7 +185,7 @@ class Outbox:
         outboxes.open_bytes += size
         previous = self.previous.get(name, 0)
         self.previous[name] = self.number = sent.last
-        self.flying += 1
+        self.under_way += 1
         sent.waiting = 1
         return sent, first, previous
 
@@ -212,7 +212,7 @@ class Outbox:
     def on_complete(self, pending: Pending) -> None:
         """The queue has answered, or will not."""
         assert isinstance(pending, Sent)
-        self.flying -= 1
+        self.under_way -= 1
         if pending not in self.open:
             return  # The spool has it.
         if pending.refused == DOUBTED and pending.is_wanted() and not self._is_hopeless(pending):
@@ -229,7 +229,7 @@ class Outbox:
 
     def again(self) -> None:
         """Send what is in doubt, if everything sent was answered and the queue can be reached."""
-        if not self.doubtful or self.flying:
+        if not self.doubtful or self.under_way:
             return
         queue = self.queue
         if queue is None:  # Whoever deleted it has taken care of its messages.
@@ -248,7 +248,7 @@ class Outbox:
                 self._drop(sent)
                 continue
             sent.refused = 0
-            self.flying += 1
+            self.under_way += 1
             kind = _again(queue, sent.kind)
             queue.enqueue_from(self.origin(sent), sent.contents, sent.keys, kind, sent.size, sent)
             if not sent.waiting:
@@ -258,8 +258,8 @@ class Outbox:
         """Returns whether the queue can be reached. Else what is kept goes into the spool, if there is one."""
         if queue.spool is None and queue.has_way():
             return True
-        if queue.spool is not None or self.outboxes.broker.spools.may_rescue(queue):
-            queue.hurry()
+        if queue.spool is not None or self.outboxes.broker.spools.may_take_unconfirmed(queue):
+            queue.answer_publishers()
         return False
 
     def retain(
@@ -290,10 +290,10 @@ class Outbox:
     def _is_spooled(self) -> bool:
         """Returns whether a spool takes what has waited too long."""
         queue = self.queue
-        if queue is None or not self.outboxes.broker.spools.may_rescue(queue):
+        if queue is None or not self.outboxes.broker.spools.may_take_unconfirmed(queue):
             return False
         if not queue.is_local:
-            queue.hurry()
+            queue.answer_publishers()
         return True
 
     def _refuse_late(self, now_ms: int) -> None:
@@ -323,7 +323,7 @@ class ProducerOutbox(Outbox):
         if first <= self.hole:
             self.hole = 0
         self._add(sent)
-        self.flying += 1
+        self.under_way += 1
         return sent
 
     def is_refused_at_once(self, queue: AnyQueue) -> bool:
@@ -422,7 +422,7 @@ class Outboxes:
         """Have these wait for the queue's new master before they are sent again."""
         outbox, parked = self.of(queue.spec.id), list[Parked]()
         for sent in sents:
-            outbox.flying += 1
+            outbox.under_way += 1
             kind = _again(queue, sent.kind)
             park(parked, sent.contents, sent.keys, kind, sent.size, sent, outbox.origin(sent))
         return parked
@@ -451,7 +451,7 @@ class Outboxes:
         if late:
             self.late += late
             text = f"{late} publishes are refused: nothing is known of them after {looks * SWEEP_MS} ms"
-            self.broker.shell.note("channel", "warning", text)
+            self.broker.node.note("channel", "warning", text)
 
 
 def _again(queue: AnyQueue, kind: int) -> int:
@@ -462,32 +462,33 @@ def _again(queue: AnyQueue, kind: int) -> int:
 # -- Masters and their own clients -------------------------------------------------------------------------------------
 
 
-def reign(epoch: int) -> bytes:
+def epoch_producer(epoch: int) -> bytes:
     """Returns the producer name of the messages of an epoch."""
     return b"epoch %d" % epoch
 
 
-def begin_reign(queue: Queue) -> None:
+def note_former_epoch(queue: Queue) -> None:
     """At a new master: note that it has all messages up to here of the epoch before, and no others."""
-    epoch = queue.heritage[0]
+    epoch = queue.former_last_block[0]
     if epoch:
-        _note_reign(queue, epoch, queue.next_seq - 1)
+        _note_epoch(queue, epoch, queue.next_seq - 1)
 
 
-def _note_reign(queue: Queue, epoch: int, through: int) -> None:
-    name = PREFIX + reign(epoch)
+def _note_epoch(queue: Queue, epoch: int, through: int) -> None:
+    name = PREFIX + epoch_producer(epoch)
     if name in queue.durable_state.table or make_room(queue, name):
         queue.durable_state.set_quietly(name, ENTRY.pack(through, queue.host.wall_ms))
 
 
-def rescue(broker: Broker, mirror: Mirror, queue: Queue) -> list[Sent]:
+def take_unconfirmed(broker: Broker, mirror: Mirror, queue: Queue) -> list[Sent]:
     """Take what clients of this node have published to a queue that it leads, or led, and that the ring has not
     confirmed. The queue will not confirm it any more: its next master does, through the outbox. So what a deposed
-    master refuses afterwards (`Mirrors._stopped`) are publishes of other nodes, which send them again themselves, and
+    master refuses afterwards (`MirrorManager._stopped`) are publishes of other nodes, which send them again themselves,
+    and
     those whose contents are not here any more."""
     found: list[Sent] = []
     taken: set[Pending] = set()
-    outbox, name = broker.outboxes.of(queue.spec.id), reign(queue.epoch)
+    outbox, name = broker.outboxes.of(queue.spec.id), epoch_producer(queue.epoch)
     batches: list[tuple[Batch | None, list[Post]]] = [(batch, posts) for _, batch, posts in mirror.posts]
     for batch, posts in (*batches, (queue.open, queue.posts or [])):
         for seq, count, pending in posts:
@@ -502,7 +503,7 @@ def rescue(broker: Broker, mirror: Mirror, queue: Queue) -> list[Sent]:
     mirror.forget_posts()
     queue.take_posts()
     if found:
-        _note_reign(queue, queue.epoch, found[-1].last)
+        _note_epoch(queue, queue.epoch, found[-1].last)
         for awaiting in (*(one[2] for one in mirror.in_blocks), queue.awaiting):
             awaiting[:] = [pending for pending in awaiting if pending not in taken]
     return found

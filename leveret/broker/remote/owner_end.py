@@ -20,7 +20,7 @@ from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.delivery.confirms import REFUSED, Confirms
 from leveret.broker.delivery.offsets import NEXT, OFFSET, STARTS, Start
 from leveret.broker.delivery.unacked import Delivered, Unacked
-from leveret.broker.queue.delivery_limit import Returns
+from leveret.broker.queue.delivery_limit import DeliveryLimit
 from leveret.broker.queue.reserve import reserve
 from leveret.broker.remote import peer_frames as w
 from leveret.broker.remote.client_end import FEED_BYTES_MAX, FIRST_CREDIT, FLUSH_BYTES
@@ -45,13 +45,13 @@ class RemoteConsumer:
     """A consumer at another node."""
 
     __slots__ = (
-        "begins_at", "exclusive", "home", "no_ack", "number", "prefetch", "priority", "queue", "sent_bytes", "tag",
+        "begins_at", "exclusive", "owner_end", "no_ack", "number", "prefetch", "priority", "queue", "sent_bytes", "tag",
         "taken_bytes", "timeout_ms", "unacked",
     )  # fmt: skip
 
     def __init__(
         self,
-        home: OwnerEnd,
+        owner_end: OwnerEnd,
         number: int,
         queue: Queue,
         tag: str,
@@ -61,7 +61,7 @@ class RemoteConsumer:
         priority: int,
         start: Start | None = None,
     ) -> None:
-        self.home = home
+        self.owner_end = owner_end
         self.number = number
         self.queue = queue
         self.tag = tag
@@ -76,44 +76,44 @@ class RemoteConsumer:
 
     @property
     def who(self) -> str:
-        return f"{self.home.peer} {self.tag}"
+        return f"{self.owner_end.peer} {self.tag}"
 
     def room(self, average_bytes: int) -> int:
-        home = self.home
+        owner_end = self.owner_end
         under_way = self.sent_bytes - self.taken_bytes
         room = (FEED_BYTES_MAX - under_way) // average_bytes
         if room <= 0 and not under_way:
             room = 1  # One message larger than the window.
-        if room > 0 and not home.broker.shell.is_writable(home.peer):
+        if room > 0 and not owner_end.broker.node.is_writable(owner_end.peer):
             room = 0
         if room <= 0:
-            home.stalled[self.queue] = None
+            owner_end.stalled[self.queue] = None
             return 0
         if self.prefetch and not self.no_ack:
             room = min(room, self.prefetch - self.unacked)
         return room
 
     def deliver(self, batch: Batch, lo: int, hi: int) -> None:
-        home, count = self.home, hi - lo
-        first_tag = home.last_tag + 1
-        home.last_tag += count
+        owner_end, count = self.owner_end, hi - lo
+        first_tag = owner_end.last_tag + 1
+        owner_end.last_tag += count
         whole = count == len(batch.contents)
         contents = batch.contents if whole else batch.contents[lo:hi]
-        returns = self.queue.extension(Returns) if batch.redelivered else None
+        returns = self.queue.extension(DeliveryLimit) if batch.redelivered else None
         if returns is not None:
             contents = returns.labelled(batch, lo, hi)
         keys = batch.keys if whole else batch.keys[lo:hi]
         size = sum(map(len, contents)) + MESSAGE_OVERHEAD * count
         self.sent_bytes += size
-        home.deliver(self.number, first_tag, contents, keys, batch.kinds[lo:hi], size)
+        owner_end.deliver(self.number, first_tag, contents, keys, batch.kinds[lo:hi], size)
         if not self.no_ack:
             self.unacked += count
-            home.unacked.add(first_tag, count, self.queue, self, batch, lo, home.broker.now_ms)
+            owner_end.unacked.add(first_tag, count, self.queue, self, batch, lo, owner_end.broker.now_ms)
 
     def on_queue_deleted(self) -> None:
-        home = self.home
-        home.consumers.pop(self.number, None)
-        home.send_now(frame_types.CANCELLED, [w.U64.pack(self.number)])
+        owner_end = self.owner_end
+        owner_end.consumers.pop(self.number, None)
+        owner_end.send_now(frame_types.CANCELLED, [w.U64.pack(self.number)])
 
 
 class OwnerEnd:
@@ -137,7 +137,7 @@ class OwnerEnd:
         self.delivery_bytes = 0
         self.received_bytes = 0
         self.granted = FIRST_CREDIT
-        self.crowding: AnyQueue | None = None  # A queue that grows although its consumers work.
+        self.crowded_queue: AnyQueue | None = None  # A queue that grows although its consumers work.
         self.early: deque[tuple[int, int, bytes]] = deque()  # Frames that need metadata not yet known here.
 
     def _touch(self) -> None:
@@ -154,18 +154,18 @@ class OwnerEnd:
         if self.early or index > self.broker.metadata.index:
             self.early.append((index, kind, payload))
         else:
-            _FROM_EDGE[kind](self, payload)
+            _FROM_CLIENT_END[kind](self, payload)
 
     def on_metadata(self) -> None:
         """More of the metadata is known: handle the frames that waited for it."""
         try:
             while self.early and self.early[0][0] <= self.broker.metadata.index and self.is_up:
                 _, kind, payload = self.early.popleft()
-                _FROM_EDGE[kind](self, payload)
+                _FROM_CLIENT_END[kind](self, payload)
         except BadFrame as error:  # No caller is here that would end the session.
             self.early.clear()
             self.is_broken = True
-            self.broker.shell.cut(self.peer, str(error))
+            self.broker.node.cut(self.peer, str(error))
 
     def _on_publish(self, payload: bytes) -> None:
         if self.broker.journal is not None:
@@ -187,7 +187,7 @@ class OwnerEnd:
                 self.broker.totals.published += len(contents)
                 enqueue = queue.enqueue if queue.is_local else queue.relay
                 if enqueue(contents, keys, kinds[0], size, pending):
-                    self.crowding = queue
+                    self.crowded_queue = queue
             if pending is not None and not pending.waiting:
                 self.confirms.on_complete(pending)
         self._touch()
@@ -211,7 +211,7 @@ class OwnerEnd:
             if queue is not None:
                 self.broker.totals.published += len(contents)
                 if queue.enqueue_from(origin, contents, keys, kinds[0], size, pending):
-                    self.crowding = queue
+                    self.crowded_queue = queue
             if not pending.waiting:
                 self.confirms.on_complete(pending)
         self._touch()
@@ -233,7 +233,7 @@ class OwnerEnd:
         if staged is None:
             pending.refused = REFUSED
         else:
-            returns = staged.queue.extension(Returns)
+            returns = staged.queue.extension(DeliveryLimit)
             if returns is not None:
                 known = [(at, count) for at, count in counts if at < len(contents)]
                 returns.arrive(staged.queue.next_seq, known)
@@ -258,7 +258,7 @@ class OwnerEnd:
         out = [(first, last) for verdict, first, last in verdicts if verdict in (w.OUT, w.FIRST_OUT)]
         queue = self.broker.queues_by_id.get(number)
         unacked = self.inherited.setdefault((number, epoch, block), Unacked())
-        if queue is not None and queue.is_local and queue.heritage == (epoch, block):
+        if queue is not None and queue.is_local and queue.former_last_block == (epoch, block):
             unmark(queue, verdicts)
             for batch, lo, hi in reserve(queue, sorted(out)):
                 unacked.add(batch.first + lo, hi - lo, queue, None, batch, lo, self.broker.now_ms)
@@ -449,7 +449,7 @@ class OwnerEnd:
         batch, at, remaining, queue = got
         self.last_tag += 1
         contents = batch.contents[at : at + 1]
-        returns = queue.extension(Returns) if queue.is_local else None
+        returns = queue.extension(DeliveryLimit) if queue.is_local else None
         if returns is not None:
             contents = returns.labelled(batch, at, at + 1, always=True)
         run = w.pack_run(contents, batch.keys[at : at + 1], batch.kinds[at : at + 1])
@@ -492,12 +492,12 @@ class OwnerEnd:
     def _flush_deliveries(self) -> None:
         if self.deliveries:
             deliveries, self.deliveries, self.delivery_bytes = self.deliveries, [], 0
-            self.broker.shell.send(self.peer, frame_types.DELIVER, deliveries)
+            self.broker.node.send(self.peer, frame_types.DELIVER, deliveries)
 
     def send_now(self, kind: int, parts: list[bytes]) -> None:
         """Send a frame, after all that has gathered in this turn."""
         self.flush()
-        self.broker.shell.send(self.peer, kind, parts)
+        self.broker.node.send(self.peer, kind, parts)
 
     def flush(self) -> None:
         """Send what has gathered in this turn."""
@@ -506,7 +506,7 @@ class OwnerEnd:
         self._flush_deliveries()
         safe = self.confirms.take()
         if safe:
-            self.broker.shell.send(self.peer, frame_types.SAFE, [w.SAFE_ENTRY.pack(*one) for one in safe])
+            self.broker.node.send(self.peer, frame_types.SAFE, [w.SAFE_ENTRY.pack(*one) for one in safe])
         self.grant()
 
     def grant(self) -> None:
@@ -514,16 +514,16 @@ class OwnerEnd:
         credit = self.received_bytes + FIRST_CREDIT
         if credit - self.granted < FIRST_CREDIT // 4:
             return
-        if self.broker.shell.is_crowded() or (self.crowding is not None and self.crowding.is_crowded()):
-            self.broker.withheld[self] = None
+        if self.broker.node.is_crowded() or (self.crowded_queue is not None and self.crowded_queue.is_crowded()):
+            self.broker.waiting_links[self] = None
             return
-        self.crowding = None
+        self.crowded_queue = None
         self.granted = credit
-        self.broker.shell.send(self.peer, frame_types.CREDIT, [w.U64.pack(credit)])
+        self.broker.node.send(self.peer, frame_types.CREDIT, [w.U64.pack(credit)])
 
     def on_paced(self) -> None:
         """The queue's consumers had time to catch up: grant credit again."""
-        self.crowding = None
+        self.crowded_queue = None
 
     def on_down(self) -> None:
         """The session is over: remove its consumers, requeue its unacknowledged messages."""
@@ -541,7 +541,7 @@ class OwnerEnd:
             self._requeue(taken)
 
 
-_FROM_EDGE: Final[dict[int, Callable[[OwnerEnd, bytes], None]]] = {
+_FROM_CLIENT_END: Final[dict[int, Callable[[OwnerEnd, bytes], None]]] = {
     frame_types.PUBLISH: OwnerEnd._on_publish,
     frame_types.PRODUCE: OwnerEnd._on_produce,
     frame_types.STAGE: OwnerEnd._on_stage,
@@ -551,4 +551,4 @@ _FROM_EDGE: Final[dict[int, Callable[[OwnerEnd, bytes], None]]] = {
     frame_types.LIMIT: OwnerEnd._on_limit,
     frame_types.TAKEN: OwnerEnd._on_taken_frame,
 }
-FROM_EDGE: Final = frozenset(_FROM_EDGE)
+FROM_CLIENT_END: Final = frozenset(_FROM_CLIENT_END)

@@ -76,8 +76,8 @@ class RemoteQueue:
     """A queue of another node. Has the methods of `Queue` that channels and the broker's turn use."""
 
     __slots__ = (
-        "apart", "broker", "deleted", "is_hopeless", "is_late", "is_moving", "orphans", "parked", "ruled", "said",
-        "spec", "spool", "subscriptions", "successor", "waiting",
+        "apart", "applied_rules", "broker", "deleted", "is_hopeless", "is_late", "is_moving", "parked",
+        "policy_version", "spec", "spool", "subscriptions", "successor", "waiting", "waiting_consumers",
     )  # fmt: skip
 
     is_local: Literal[False] = False
@@ -86,7 +86,7 @@ class RemoteQueue:
         self.spec = spec
         self.broker = broker
         self.deleted = False
-        self.said, self.ruled = broker.rules_of(spec), broker.ruled
+        self.applied_rules, self.policy_version = broker.rules_of(spec), broker.policy_version
         self.subscriptions: dict[Subscriber, Subscription] = {}
         # While the queue moves: publishes and questions wait until the node it left has passed on all that came before.
         self.parked: list[Parked] | None = None
@@ -95,7 +95,7 @@ class RemoteQueue:
         # The queue itself if it has moved to this node; or the object that stands for it since it moved on from here.
         self.successor: AnyQueue | None = None
         # While a mirrored queue has no master: consumers for the next one, with the callbacks of those not begun.
-        self.orphans: dict[Subscriber, Callable[[Refusal | None], None] | None] = {}
+        self.waiting_consumers: dict[Subscriber, Callable[[Refusal | None], None] | None] = {}
         self.is_hopeless = False  # A wait for its next master has ended without one, and none has come since.
         self.is_late = False  # Publishes do not wait any longer for its next master.
         self.apart: DetachedQueue | None = None  # Serves clients of this node while it is detached.
@@ -107,17 +107,17 @@ class RemoteQueue:
     @property
     def rules(self) -> QueueRules:
         """Returns the present rules for its messages. Its home applies them."""
-        self.heed()
-        return self.said
+        self.refresh_rules()
+        return self.applied_rules
 
-    def heed(self) -> None:
-        if self.ruled != self.broker.ruled:
-            self.said, self.ruled = self.broker.rules_of(self.spec), self.broker.ruled
+    def refresh_rules(self) -> None:
+        if self.policy_version != self.broker.policy_version:
+            self.applied_rules, self.policy_version = self.broker.rules_of(self.spec), self.broker.policy_version
 
     @property
-    def edge(self) -> ClientEnd | None:
+    def client_end(self) -> ClientEnd | None:
         """The link to the queue's home, if it is up."""
-        return self.broker.edges.get(self.spec.node)
+        return self.broker.client_ends.get(self.spec.node)
 
     def is_crowded(self) -> bool:
         """Returns whether publishers should wait."""
@@ -127,14 +127,14 @@ class RemoteQueue:
             return self.successor.is_crowded()
         if self.parked is not None:
             return not self.is_late
-        edge = self.edge
-        return edge is not None and (edge.is_crowded() or self.broker.outboxes.is_crowded(self.spec.id))
+        client_end = self.client_end
+        return client_end is not None and (client_end.is_crowded() or self.broker.outboxes.is_crowded(self.spec.id))
 
     # -- Without a master ----------------------------------------------------------------------------------------
 
     def _has_none(self) -> bool:
         """Returns whether a mirrored queue has lost its master and may get another: then everything waits for it."""
-        has_none = self.spec.view is not None and self.edge is None and self.successor is None
+        has_none = self.spec.view is not None and self.client_end is None and self.successor is None
         may_come = not self.is_hopeless and not self.deleted
         if has_none and may_come and not self.broker.mirrors.ha_rules.is_down(self.spec):
             self.suspend()
@@ -145,7 +145,7 @@ class RemoteQueue:
         """Returns whether the queue does not outlive its node, and that node is lost: questions wait until the node is
         given up, or is back. A client of that node that has connected here may declare the same names again."""
         spec = self.spec
-        has_none = self.edge is None and self.successor is None and not self.is_hopeless and not self.deleted
+        has_none = self.client_end is None and self.successor is None and not self.is_hopeless and not self.deleted
         if has_none and spec.view is None and (spec.exclusive or not spec.durable):
             self.broker.suspended.setdefault(self, 0)
             return True
@@ -153,13 +153,13 @@ class RemoteQueue:
 
     def has_way(self) -> bool:
         """Returns whether a publish reaches the queue's node now, or waits for the next master."""
-        return self.parked is not None or self.edge is not None or self.successor is not None or self._has_none()
+        return self.parked is not None or self.client_end is not None or self.successor is not None or self._has_none()
 
     def suspend(self) -> None:
         if self.parked is None:
             self.parked = []
             self.broker.suspended[self] = 0
-            self.broker.mirrors.hasten(self.spec.id)
+            self.broker.mirrors.tell_first(self.spec.id)
 
     def adopt(self, subscription: Subscription) -> None:
         """The link to the master was lost: the subscription's consumer waits for the next master."""
@@ -168,26 +168,26 @@ class RemoteQueue:
         if subscription.is_cancelled_by_failover:
             subscription.consumer.on_queue_deleted()
         elif not subscription.ends:
-            self.orphans[subscription.consumer] = subscription.then
+            self.waiting_consumers[subscription.consumer] = subscription.then
 
     def resume(self) -> None:
         """There is a master again, or the wait for one is over: go on with all that waited."""
         self.broker.suspended.pop(self, None)
-        parked, waiting, orphans = self.parked, self.waiting, self.orphans
-        self.parked, self.waiting, self.orphans = None, [], {}
+        parked, waiting, waiting_consumers = self.parked, self.waiting, self.waiting_consumers
+        self.parked, self.waiting, self.waiting_consumers = None, [], {}
         self.is_late = False
         queue = self.successor or self.broker.successor(self) or self
         unpark(parked or [], queue if self.spool is None else self)
         for call in waiting:
             call(queue)
-        for consumer, then in orphans.items():
+        for consumer, then in waiting_consumers.items():
             resubscribe(consumer, queue, then)
 
     def set_spec(self, spec: QueueSpec) -> None:
         """The queue's record in the metadata has changed."""
         self.spec = spec
 
-    def hope(self, spec: QueueSpec) -> None:
+    def on_new_view(self, spec: QueueSpec) -> None:
         """The queue has a new view: if its master is lost again, clients wait for the next one again."""
         self.spec, self.is_hopeless = spec, False
 
@@ -208,11 +208,11 @@ class RemoteQueue:
         self.is_hopeless = True
         self.resume()
 
-    def hurry(self) -> None:
+    def answer_publishers(self) -> None:
         """Answer publishers, which have waited too long: their messages are put into a spool, with their numbers if
         they may have arrived; or they are refused."""
         spools = self.broker.spools
-        if spools.may_rescue(self):
+        if spools.may_take_unconfirmed(self):
             if self.spool is None:
                 spools.begin(self)
             else:
@@ -238,7 +238,7 @@ class RemoteQueue:
 
     def _has_spool(self) -> bool:
         """Returns whether publishes go into a spool: behind others there, or because the queue is out of reach."""
-        if self.spool is None and self.edge is None and (self.parked is None or self.is_late):
+        if self.spool is None and self.client_end is None and (self.parked is None or self.is_late):
             spools, heir = self.broker.spools, self.successor
             is_out_of_reach = heir is None or (heir.is_local and heir.frozen)
             self.spool = spools.begin(self) if is_out_of_reach and spools.may_begin(self) else None
@@ -262,14 +262,14 @@ class RemoteQueue:
             return park(self.parked, contents, keys, kind, size, pending)
         if self.successor is not None:
             return self.successor.enqueue(contents, keys, kind, size, pending)
-        edge = self.edge
-        if edge is None:
+        client_end = self.client_end
+        if client_end is None:
             if pending is not None:
                 pending.refused = REFUSED
             return False
         self.is_hopeless = False
-        edge.publish(self, contents, keys, kind, size, pending)
-        return edge.is_crowded() or self.broker.outboxes.is_crowded(self.spec.id)
+        client_end.publish(self, contents, keys, kind, size, pending)
+        return client_end.is_crowded() or self.broker.outboxes.is_crowded(self.spec.id)
 
     def enqueue_from(
         self, origin: Origin, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending
@@ -280,13 +280,13 @@ class RemoteQueue:
             return park(self.parked, contents, keys, kind, size, pending, origin)
         if self.successor is not None:  # Only other publishes wait for the spool to be empty.
             return self.successor.enqueue_from(origin, contents, keys, kind, size, pending)
-        edge = self.edge
-        if edge is None:
+        client_end = self.client_end
+        if client_end is None:
             pending.refused = DOUBTED
             return False
         self.is_hopeless = False
-        edge.publish_from(self, origin, contents, keys, kind, size, pending)
-        return edge.is_crowded()
+        client_end.publish_from(self, origin, contents, keys, kind, size, pending)
+        return client_end.is_crowded()
 
     # -- Questions -----------------------------------------------------------------------------------------------
 
@@ -317,7 +317,7 @@ class RemoteQueue:
     def fetch(self, no_ack: bool, wanted: Callable[[], bool], then: Callable[[Got | Refusal | None], None]) -> None:
         if self.later(lambda queue: queue.fetch(no_ack, wanted, then)):
             return
-        edge = self.edge
+        client_end = self.client_end
 
         def again(queue: AnyQueue) -> None:
             queue.fetch(no_ack, wanted, then)
@@ -325,22 +325,22 @@ class RemoteQueue:
         def on_answer(answer: bytes | Refusal) -> None:
             self.pump()
             if isinstance(answer, Refusal) and answer.code == w.MOVED:
-                self._follow(edge, again)
+                self._follow(client_end, again)
             elif isinstance(answer, Refusal):
                 then(answer)
             elif not answer:
                 then(None)
             else:
-                assert edge is not None
+                assert client_end is not None
                 tag, remaining = w.unpack_one(w.GET_ANSWER, answer)
                 messages, _ = w.unpack_run(answer, w.GET_ANSWER.size)
-                batch = RemoteBatch(edge, tag, messages)
+                batch = RemoteBatch(client_end, tag, messages)
                 if wanted():
                     then(Got(batch, 0, min(remaining, COUNT_MAX), self))
                     batch.contents, batch.keys = [], []
                 else:
                     if not no_ack:
-                        edge.settle(w.REQUEUED, tag, tag)
+                        client_end.settle(w.REQUEUED, tag, tag)
                     then(None)
 
         self._ask(w.GET, w.U8.pack(no_ack), on_answer, again)
@@ -353,18 +353,18 @@ class RemoteQueue:
             return
         if self._waits():
             consumer.queue = self
-            self.orphans[consumer] = then  # Unless its client cancels it before that.
+            self.waiting_consumers[consumer] = then  # Unless its client cancels it before that.
             return
         if self.successor is not None:
             consumer.queue = self.successor
             self.successor.subscribe(consumer, then)
             return
         consumer.queue = self
-        edge = self.edge
-        if edge is None:
+        client_end = self.client_end
+        if client_end is None:
             then(unreachable(self.spec))
             return
-        subscription = edge.subscribe(self, consumer)
+        subscription = client_end.subscribe(self, consumer)
         subscription.then = then
 
         def on_answer(answer: bytes | Refusal) -> None:
@@ -380,7 +380,7 @@ class RemoteQueue:
             if subscription.then is not None:
                 subscription.then = None
                 if isinstance(answer, Refusal):
-                    edge.drop(subscription)
+                    client_end.drop(subscription)
                 else:
                     self.pump()  # Earlier deliveries to other consumers reach the client first.
                 then(answer if isinstance(answer, Refusal) else None)
@@ -398,17 +398,17 @@ class RemoteQueue:
 
     def unsubscribe(self, consumer: Subscriber, then: Callable[[], None]) -> None:
         """End a subscription; `then` when all that was under way to it has been delivered."""
-        self.orphans.pop(consumer, None)
-        subscription, edge = self.subscriptions.get(consumer), self.edge
-        if subscription is None or edge is None:
+        self.waiting_consumers.pop(consumer, None)
+        subscription, client_end = self.subscriptions.get(consumer), self.client_end
+        if subscription is None or client_end is None:
             then()
             return
 
         def on_answer(answer: bytes | Refusal) -> None:
-            if edge.is_up:  # Else the home requeues these.
+            if client_end.is_up:  # Else the home requeues these.
                 self.pump()
-                edge.hand_over(subscription)
-            edge.end(subscription)
+                client_end.hand_over(subscription)
+            client_end.end(subscription)
             then()
 
         subscription.ends = True
@@ -416,18 +416,18 @@ class RemoteQueue:
 
     def remove_consumer(self, consumer: Subscriber) -> None:
         """End a subscription without waiting: its channel is closed."""
-        self.orphans.pop(consumer, None)
-        subscription, edge = self.subscriptions.get(consumer), self.edge
-        if subscription is not None and edge is not None:
-            edge.give_back(subscription)
-            edge.drop(subscription)
+        self.waiting_consumers.pop(consumer, None)
+        subscription, client_end = self.subscriptions.get(consumer), self.client_end
+        if subscription is not None and client_end is not None:
+            client_end.give_back(subscription)
+            client_end.drop(subscription)
             self._ask(w.CANCEL, w.U64.pack(subscription.number), lambda answer: None)
 
     def set_limit(self, consumer: Subscriber) -> None:
         """The consumer's prefetch has changed."""
-        subscription, edge = self.subscriptions.get(consumer), self.edge
-        if subscription is not None and edge is not None:
-            edge.send_now(frame_types.LIMIT, [w.LIMIT_ENTRY.pack(subscription.number, consumer.limit())])
+        subscription, client_end = self.subscriptions.get(consumer), self.client_end
+        if subscription is not None and client_end is not None:
+            client_end.send_now(frame_types.LIMIT, [w.LIMIT_ENTRY.pack(subscription.number, consumer.limit())])
 
     def later(self, call: Callable[[AnyQueue], None]) -> bool:
         """True: the question waits because the queue is moving, or goes to the object that stands for the queue now."""
@@ -458,7 +458,7 @@ class RemoteQueue:
         if current is not None:
             again(current)
             return
-        if self.edge is asked:
+        if self.client_end is asked:
             self.suspend()
         if not self.later(again):
             again(self)
@@ -471,12 +471,12 @@ class RemoteQueue:
         again: Callable[[AnyQueue], None] | None = None,
     ) -> None:
         """`again` asks the same of the next master, if this one is lost before it answers."""
-        edge = self.edge
-        if edge is None:
+        client_end = self.client_end
+        if client_end is None:
             then(unreachable(self.spec))
         else:
             self.is_hopeless = False
-            edge.ask(self, what, arguments, then, again)
+            client_end.ask(self, what, arguments, then, again)
 
     # -- Moving --------------------------------------------------------------------------------------------------
 
@@ -485,10 +485,10 @@ class RemoteQueue:
         question is sent after it; its answer, which comes through the old home from the new one, says that all of it
         has arrived. The queue may move on before that. Then the first answer counts: that of the first node may wait
         for this very one."""
-        old_edge, subscriptions = self.edge, list(self.subscriptions.values())
-        if old_edge is not None:
+        old_client_end, subscriptions = self.client_end, list(self.subscriptions.values())
+        if old_client_end is not None:
             for subscription in subscriptions:
-                old_edge.end(subscription)
+                old_client_end.end(subscription)
         self.spec, self.successor, self.is_hopeless = spec, successor, False
         self.parked = self.parked or []
         self.broker.suspended.pop(self, None)
@@ -505,11 +505,11 @@ class RemoteQueue:
                 continue
             waiting, subscription.then = subscription.then, None
             if not subscription.ends:
-                self.orphans[subscription.consumer] = waiting  # Unless its client cancels it before that.
-        if old_edge is None:
+                self.waiting_consumers[subscription.consumer] = waiting  # Unless its client cancels it before that.
+        if old_client_end is None:
             on_answer(b"")
         else:
-            old_edge.ask(self, w.STATUS, b"", on_answer)
+            old_client_end.ask(self, w.STATUS, b"", on_answer)
 
     def step_aside(self) -> None:
         """Let clients of this node use the queue that is here, unless their publishes would overtake earlier ones."""
@@ -530,32 +530,32 @@ class RemoteQueue:
 
     def _settle(self, verdict: int, batch: Batch, lo: int, hi: int) -> None:
         assert isinstance(batch, RemoteBatch)
-        if batch.edge.is_up:  # Else its home has requeued it already.
-            batch.edge.settle(verdict, batch.first + lo, batch.first + hi - 1)
+        if batch.client_end.is_up:  # Else its home has requeued it already.
+            batch.client_end.settle(verdict, batch.first + lo, batch.first + hi - 1)
 
     # -- The broker's turn ---------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        edge = self.edge
-        if edge is not None:
+        client_end = self.client_end
+        if client_end is not None:
             for subscription in list(self.subscriptions.values()):
                 if subscription.feed:
-                    edge.hand_over(subscription)
+                    client_end.hand_over(subscription)
 
     def page_out_unacked(self, batch: Batch, count: int) -> None:
         """Does nothing: the contents of delivered messages are not kept here."""
 
     def on_deleted(self) -> None:
         self.deleted = True
-        edge = self.edge
+        client_end = self.client_end
         for subscription in list(self.subscriptions.values()):
-            if edge is not None:
-                edge.end(subscription)
+            if client_end is not None:
+                client_end.end(subscription)
             subscription.on_queue_deleted()
         self.subscriptions.clear()
-        orphans, self.orphans = self.orphans, {}
+        waiting_consumers, self.waiting_consumers = self.waiting_consumers, {}
         gone = not_found("queue", self.spec.name, self.spec.vhost)
-        for consumer, then in orphans.items():
+        for consumer, then in waiting_consumers.items():
             consumer.on_queue_deleted() if then is None else then(gone)
         parked, self.parked = self.parked or [], None
         for one in parked:  # Whoever deleted the queue has taken care of its messages.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from leveret.base.visible_text import visible
-from leveret.broker.remote.outbox import rescue
+from leveret.broker.remote.outbox import take_unconfirmed
 from leveret.broker.remote.remote_queue import RemoteQueue
 from leveret.broker.remote.store_and_forward import SPOOL, Spool
 from leveret.metadata.model.refusals import resource
@@ -68,7 +68,7 @@ class Figures(NamedTuple):
     refused: int  # Publishes that it had no room for.
 
 
-class Spools:
+class SpoolRegistry:
     """All spools of one node."""
 
     def __init__(self, broker: Broker) -> None:
@@ -117,7 +117,7 @@ class Spools:
     def _make(self, queue: AnyQueue) -> Spool:
         """Make a spool with what the log has of it: a new one would give its numbers a second time."""
         spool = self.by_target[queue.spec.id] = Spool(self, queue.spec)
-        self.broker.shell.adopt(spool)
+        self.broker.node.adopt(spool)
         spool.begin()
         if spool.count:
             self.content_bytes += spool.content_bytes
@@ -142,7 +142,7 @@ class Spools:
         is_hopeless = remote.is_hopeless or remote.is_late or not mirrors.majority or mirrors.ha_rules.is_down(spec)
         return spec.view is None or is_hopeless
 
-    def may_rescue(self, queue: AnyQueue) -> bool:
+    def may_take_unconfirmed(self, queue: AnyQueue) -> bool:
         """Returns whether publishes in doubt are spooled, to be sent again with their numbers."""
         spec = queue.spec
         return self.broker.partition_handling.spools and spec.durable and not spec.exclusive and not queue.deleted
@@ -174,8 +174,8 @@ class Spools:
             self.broker.replace(queue, front)
             self.broker.queues_by_id[spec.id] = queue  # For everything but clients nothing changes.
             self.fronts.append(front)
-            if self.may_rescue(queue) and rescue(self.broker, mirror, queue):
-                front.hurry()
+            if self.may_take_unconfirmed(queue) and take_unconfirmed(self.broker, mirror, queue):
+                front.answer_publishers()
 
     def activate(self, spool: Spool) -> None:
         """A spool has messages, or is about to."""
@@ -249,7 +249,7 @@ class Spools:
             return "its queue is between two nodes"
         if target.is_local:
             return "its queue is cut off from its mirrors" if target.frozen else ""
-        if target.edge is None:
+        if target.client_end is None:
             return f"{target.spec.node} cannot be reached"
         return ""
 
@@ -354,7 +354,7 @@ class Spools:
         )  # fmt: skip
 
     def _note(self, level: str, text: str) -> None:
-        self.broker.shell.note("queue", level, visible(text))
+        self.broker.node.note("queue", level, visible(text))
 
 
 def _takers(target: AnyQueue) -> tuple[str, ...]:

@@ -23,17 +23,17 @@ longer, a client has seen messages that are in no queue; they are sent again, an
 for the second time. So batches that were under way when the link or the master was lost are sent as `redelivered`, and
 after a start all messages from before it: which of them were under way is not known then.
 
-**In order.** Batches (`Flight`) are numbered in a row, each tells the queue the number before it, and a queue that has
-not taken that one refuses it. After a refusal nothing more is sent until all batches under way are answered; then
-sending begins anew with the first that is not safe. As long as something is in the spool, publishes go there, behind
-it. So that a steady publisher does not keep it filled for ever, publishes wait while the last few megabytes are sent;
-before that, each bundle of publishes waits for a batch to be sent.
+**In order.** Batches (`PendingForward`) are numbered in a row, each tells the queue the number before it, and a queue
+that has not taken that one refuses it. After a refusal nothing more is sent until all batches under way are answered;
+then sending begins anew with the first that is not safe. As long as something is in the spool, publishes go there,
+behind it. So that a steady publisher does not keep it filled for ever, publishes wait while the last few megabytes are
+sent; before that, each bundle of publishes waits for a batch to be sent.
 
 **Out of reach** is a queue without a link to its node; a mirrored one only if no majority is reachable that could agree
 on its next master, or none has come. A master that has lost the majority may be master no longer, and confirms nothing.
-To clients of its own node it is out of reach, too: `Spools.on_majority` puts a `RemoteQueue` in its place. The same
-holds for a queue that has come to this node while messages wait in its spool: until these have entered the queue, the
-`RemoteQueue` that stood for it still does.
+To clients of its own node it is out of reach, too: `SpoolRegistry.on_majority` puts a `RemoteQueue` in its place. The
+same holds for a queue that has come to this node while messages wait in its spool: until these have entered the queue,
+the `RemoteQueue` that stood for it still does.
 
 **Confirmed messages are kept.** The publisher has a confirm, which cannot be revoked. So a queue that rejects publishes
 when it is full takes spooled messages all the same (`KEPT`): if they had to wait, publishers at the queue's own node
@@ -50,7 +50,7 @@ which messages of the spool have other numbers, and of which producer (`Borrowed
 Publishes of named producers: they send again by themselves, and their own numbers detect duplicates. What there is no
 room for is refused.
 
-Nothing here blocks, and nothing counts messages one by one: a `Flight` is a piece of a block.
+Nothing here blocks, and nothing counts messages one by one: a `PendingForward` is a piece of a block.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from leveret.broker.delivery.batch import Batch
     from leveret.broker.remote.outbox import Sent
     from leveret.broker.remote.remote_queue import RemoteQueue
-    from leveret.broker.remote.spool_registry import Spools
+    from leveret.broker.remote.spool_registry import SpoolRegistry
     from leveret.metadata.rules.queue_rules import QueueRules
 
 SPOOL: Final = 1 << 62  # Set in the number under which the log has the spool of a queue.
@@ -108,7 +108,7 @@ class Borrowed(NamedTuple):
         return BORROWED_ENTRY.pack(self.last, self.number) + self.producer
 
 
-class Flight(Pending):
+class PendingForward(Pending):
     """Messages sent to the queue and not answered yet: lo..hi - 1 of a batch."""
 
     __slots__ = ("batch", "hi", "is_overdue", "lo", "size")
@@ -126,12 +126,12 @@ class Spool(Queue):
     """The publishes that this node keeps for one queue."""
 
     __slots__ = (
-        "borrowed", "content_bytes", "doubtful", "expired", "flights", "flying_bytes", "flying_count", "flows",
-        "fronts", "held", "is_paced", "name", "previous", "refused", "resting", "sent", "spools", "target",
-        "turned_away",
+        "batches_under_way", "borrowed", "content_bytes", "doubtful", "expired", "flows", "fronts", "held",
+        "is_paced", "name", "previous", "refused", "resting", "sent", "spools", "target", "turned_away",
+        "under_way_bytes", "under_way_count",
     )  # fmt: skip
 
-    def __init__(self, spools: Spools, target: QueueSpec) -> None:
+    def __init__(self, spools: SpoolRegistry, target: QueueSpec) -> None:
         node = spools.broker.node_name
         super().__init__(QueueSpec(SPOOL | target.id, target.vhost, target.name, node=node), spools.broker)
         self.spools = spools
@@ -139,9 +139,9 @@ class Spool(Queue):
         self.fronts: list[RemoteQueue] = []  # What stands for the queue in its vhost here.
         self.name = b""
         self.content_bytes = 0
-        self.flights = 0
-        self.flying_bytes = self.flying_count = 0
-        self.refused: list[Flight] = []  # The refused ones, until all that were under way are answered.
+        self.batches_under_way = 0
+        self.under_way_bytes = self.under_way_count = 0
+        self.refused: list[PendingForward] = []  # The refused ones, until all that were under way are answered.
         self.previous: dict[bytes, int] = {}  # By producer: the last number sent since sending last began anew.
         self.borrowed: deque[Borrowed] = deque()
         self.doubtful = 0  # Messages up to this number may have been delivered to a client.
@@ -160,12 +160,12 @@ class Spool(Queue):
 
     @property
     def count(self) -> int:
-        return self.ready_count + self.flying_count
+        return self.ready_count + self.under_way_count
 
     @property
     def waiting_bytes(self) -> int:
         """Returns the bytes of messages that are not under way, as they will be in a log."""
-        return max(self.content_bytes - self.flying_bytes, 0) + RECORD_BYTES * self.ready_count
+        return max(self.content_bytes - self.under_way_bytes, 0) + RECORD_BYTES * self.ready_count
 
     def add_front(self, front: RemoteQueue) -> None:
         """Publishers of this node take this for the queue."""
@@ -258,7 +258,7 @@ class Spool(Queue):
         if not is_long and (rules.max_bytes is None or self.content_bytes + size <= rules.max_bytes):
             return False
         if rules.overflow == REJECT_TO_DLX:
-            self.spools.broker.letters.send_refused(target, contents, keys, kind)
+            self.spools.broker.dead_letters.send_refused(target, contents, keys, kind)
         return True
 
     def enqueue(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
@@ -277,7 +277,7 @@ class Spool(Queue):
 
     def is_crowded(self) -> bool:
         """Returns whether publishers should wait."""
-        return self.held is not None or (self.is_paced and self.flights > 0)
+        return self.held is not None or (self.is_paced and self.batches_under_way > 0)
 
     def on_logged(self, batch: Batch) -> None:
         super().on_logged(batch)
@@ -288,7 +288,7 @@ class Spool(Queue):
     def pump(self) -> None:
         """Send messages to the queue, as many as possible."""
         spools, heals = self.spools, self.spools.heals
-        while self.ready and not self.refused and not self.resting and self.flying_bytes < WINDOW_BYTES:
+        while self.ready and not self.refused and not self.resting and self.under_way_bytes < WINDOW_BYTES:
             if not spools.flights_left:
                 spools.later.append(self)
                 return
@@ -309,12 +309,12 @@ class Spool(Queue):
             if spools.shortage(target):
                 self._stop()
                 return
-            if not target.is_local and target.edge is not None and target.edge.is_crowded():
+            if not target.is_local and target.client_end is not None and target.client_end.is_crowded():
                 spools.stalled[self] = None
                 return
             spools.flights_left -= 1
             self._send(head, target, overdue)
-        if self.flights and self.ready and isinstance(self.ready[0], Gap):
+        if self.batches_under_way and self.ready and isinstance(self.ready[0], Gap):
             self.want(self.ready[0])  # Read ahead while others are under way.
         if not self.count and not self.refused:
             self._finish()
@@ -353,26 +353,26 @@ class Spool(Queue):
         batch, lo = head.batch, head.lo
         note = self._note_of(batch.first + lo)
         hi, kind = self._cut(head, overdue, note), batch.kinds[lo]
-        flight = Flight(self, batch, lo, hi, overdue > 0)
+        forward = PendingForward(self, batch, lo, hi, overdue > 0)
         self._take_first(head, hi - lo)
-        is_borrowed = note is not None and note.first <= flight.first
-        producer, number = self.name, flight.first
+        is_borrowed = note is not None and note.first <= forward.first
+        producer, number = self.name, forward.first
         if note is not None and is_borrowed:
-            producer, number = note.producer, note.number + flight.first - note.first
+            producer, number = note.producer, note.number + forward.first - note.first
         origin = Origin(producer, number, self.previous.get(producer, 0))
-        self.previous[producer] = number + flight.count - 1
-        self.flights += 1
-        self.flying_count += flight.count
-        self.flying_bytes += flight.size
+        self.previous[producer] = number + forward.count - 1
+        self.batches_under_way += 1
+        self.under_way_count += forward.count
+        self.under_way_bytes += forward.size
         kind = kind & EXPIRES if kind & TRANSIENT else kind & (EXPIRES | PERSISTENT)
-        in_doubt = is_borrowed or flight.first <= self.doubtful
+        in_doubt = is_borrowed or forward.first <= self.doubtful
         if in_doubt and not is_stream(target.spec.arguments):  # A stream delivers only what is safe.
             kind |= REDELIVERED
         kind |= KEPT | OVERDUE if overdue else KEPT
         contents, keys = batch.contents[lo:hi], batch.keys[lo:hi]
-        target.enqueue_from(origin, contents, keys, kind, flight.size + MESSAGE_OVERHEAD * flight.count, flight)
-        if not flight.waiting:
-            self.on_complete(flight)
+        target.enqueue_from(origin, contents, keys, kind, forward.size + MESSAGE_OVERHEAD * forward.count, forward)
+        if not forward.waiting:
+            self.on_complete(forward)
 
     def _note_of(self, number: int) -> Borrowed | None:
         """Returns the first note about this message, or about one behind it."""
@@ -394,17 +394,17 @@ class Spool(Queue):
 
     def on_complete(self, pending: Pending) -> None:
         """The queue has answered."""
-        assert isinstance(pending, Flight)
+        assert isinstance(pending, PendingForward)
         if self.deleted:
             return
-        self.flights -= 1
-        self.flying_bytes -= pending.size
+        self.batches_under_way -= 1
+        self.under_way_bytes -= pending.size
         self.is_paced = False
         if pending.refused:
             self.refused.append(pending)
         else:
             self.flows = not self.refused
-            self.flying_count -= pending.count
+            self.under_way_count -= pending.count
             if pending.is_overdue:
                 self.expired += pending.count
             else:
@@ -412,17 +412,17 @@ class Spool(Queue):
             self.settle(pending.batch, pending.lo, pending.hi)
             self._count(-pending.size)
             self.spools.on_progress()
-        if self.refused and not self.flights:
+        if self.refused and not self.batches_under_way:
             self._begin_anew()
         self.host.dirty[self] = None
 
     def _begin_anew(self) -> None:
         """Requeue what was refused, now that all batches are answered."""
-        for flight in self.refused:
-            self.doubtful = max(self.doubtful, flight.last)
-            self.flying_count -= flight.count
-            self.ready_count += flight.count
-            self.put_back(Span(flight.batch, flight.lo, flight.hi))
+        for forward in self.refused:
+            self.doubtful = max(self.doubtful, forward.last)
+            self.under_way_count -= forward.count
+            self.ready_count += forward.count
+            self.put_back(Span(forward.batch, forward.lo, forward.hi))
         self.refused.clear()
         self.previous.clear()
         self.resting = True
@@ -451,7 +451,7 @@ class Spool(Queue):
     def oldest_ms(self) -> int:
         """Returns about when the first of its messages came."""
         head = self.ready[0] if self.ready else None
-        if isinstance(head, Span) and head.batch.times and not self.flights:
+        if isinstance(head, Span) and head.batch.times and not self.batches_under_way:
             return head.batch.time_at(head.lo)[0]
         return int.from_bytes(self.durable_state.table.get(SINCE, b""), "big")
 

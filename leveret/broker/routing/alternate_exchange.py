@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret.metadata.rules.policies import PolicyBook
+from leveret.metadata.rules.policies import Policies
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
@@ -15,12 +15,12 @@ KEY: Final = "alternate-exchange"
 AT_ONCE: Final = 20_000  # Microseconds that searches for names may take in one turn.
 
 
-class Alternates:
+class AlternateExchanges:
     """Keeps the routers of one node up to date."""
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
-        self._book = PolicyBook(metadata)
+        self._book = Policies(metadata)
         self.left: list[tuple[Vhost, list[str]]] = []  # Exchanges that have not been told.
 
     def on_declared(self, vhost: Vhost, name: str) -> None:

@@ -1,9 +1,9 @@
 """Delayed exchanges: which they are, for how long a message is to be kept back, and what it looks like afterwards.
 
 An exchange of type `x-delayed-message` names another type in `x-delayed-type`, and routes as that does, but a message
-with the header `x-delay` only after so many milliseconds. Until then its *keeper* has it, a queue that clients do not
+with the header `x-delay` only after so many milliseconds. Until then a *hidden queue* has it, which clients do not
 see: `Router` leads there, so that confirms, mirrors, other nodes and dead letters need to know nothing of delays. The
-keeper is `delays`, where it is placed `leveret.metadata.model.hidden_queues`.
+hidden queue is in `leveret.broker.kinds.delayed_queue`, where it is placed in `leveret.metadata.model.hidden_queues`.
 
 Once released, a message has its delay negated: whoever gets it can tell, and the next delayed exchange on its way lets
 it pass.

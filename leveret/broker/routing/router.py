@@ -22,8 +22,8 @@ The rules are RabbitMQ's:
 - An exchange of type `x-random` leads to one of what is bound to it, `x-consistent-hash` to one that depends on the
   message (see `hashing`; of several keys it looks at the first). One rule is not RabbitMQ's: an exchange of any type
   with the argument `x-single-target: true` leads to one of those that match. `draw` says which, anew for each message.
-- A message that is to be delayed goes no further than the first delayed exchange on its way, which leads to its keeper
-  (see `delayed`). That routes the message again when its time has come.
+- A message that is to be delayed goes no further than the first delayed exchange on its way, which leads to its hidden
+  queue (see `delayed_exchange`). That routes the message again when its time has come.
 
 A route may be remembered by its key for as long as `version` stays, unless `varies` says that it depends on more than
 the key: on the headers, on a property, or on what is drawn.
@@ -185,7 +185,7 @@ class Exchange(Generic[D]):
     """One exchange and the bindings of which it is the source."""
 
     __slots__ = (
-        "_forms", "alternate", "draw", "hash_header", "hash_property", "hashed", "headed", "incoming", "keeper",
+        "_forms", "alternate", "draw", "hash_header", "hash_property", "hashed", "headed", "incoming", "hidden_queue",
         "keyed", "name", "outgoing", "own_alternate", "single", "type",
     )  # fmt: skip
 
@@ -198,7 +198,8 @@ class Exchange(Generic[D]):
         draw: Callable[[int], int],
     ) -> None:
         self.name = name
-        self.keeper = hidden_queue_name(name) if type == DELAYED else None  # The queue for messages that have to wait.
+        # The queue for messages that have to wait.
+        self.hidden_queue = hidden_queue_name(name) if type == DELAYED else None
         self.type = type = str(arguments[DELAYED_TYPE].value) if type == DELAYED else type
         self.alternate = self.own_alternate = _text(arguments, "alternate-exchange")
         self.draw = draw
@@ -265,7 +266,7 @@ class Exchange(Generic[D]):
 
     def varies(self) -> bool:
         """Returns whether its own bindings depend on more than the routing key."""
-        by_header = self.headed is not None or self.hash_header is not None or self.keeper is not None
+        by_header = self.headed is not None or self.hash_header is not None or self.hidden_queue is not None
         return by_header or self.single or self.hash_property is not None
 
     def match(self, keys: Sequence[str], headers: Headers, properties: Properties) -> tuple[D, ...]:
@@ -308,7 +309,7 @@ class Router(Generic[T]):
         self._draw = draw
         self._exchanges: dict[str, Exchange[T | Hop]] = {}
         self._queues: dict[str, T] = {}
-        self._keepers: dict[str, T] = {}
+        self._hidden_queues: dict[str, T] = {}
         self._varying: dict[str, bool] = {}
 
     def _changed(self) -> None:
@@ -362,13 +363,13 @@ class Router(Generic[T]):
         self._changed()
 
     def add_queue(self, name: str, target: T) -> None:
-        queues = self._keepers if is_closed(name) else self._queues
+        queues = self._hidden_queues if is_closed(name) else self._queues
         queues[name] = target
         self._changed()
 
     def remove_queue(self, name: str) -> None:
         """From the default exchange. Bindings to the queue are unbound one by one: no index by queue is kept here."""
-        queues = self._keepers if is_closed(name) else self._queues
+        queues = self._hidden_queues if is_closed(name) else self._queues
         if queues.pop(name, None) is not None:
             self._changed()
 
@@ -406,16 +407,14 @@ class Router(Generic[T]):
 
     # Routes
 
-    def route(
-        self, exchange: str, key: str, headers: Headers, properties: Properties = no_properties
-    ) -> tuple[T, ...]:
+    def route(self, exchange: str, key: str, headers: Headers, properties: Properties = no_properties) -> tuple[T, ...]:
         """Each target once, in an order that depends only on what was bound when. Headers are asked for at most once,
         and only where an exchange is met that looks at them."""
         if exchange == "":
             target = self._queues.get(key)
             return () if target is None else (target,)
         start = self._exchange(exchange)
-        if start.keyed is not None and not start.outgoing and not start.single and start.keeper is None:
+        if start.keyed is not None and not start.outgoing and not start.single and start.hidden_queue is None:
             found = start.keyed.match(key)
             if found or start.alternate is None:
                 return cast(tuple[T, ...], found)  # No binding to an exchange, so no hop among them.
@@ -446,8 +445,8 @@ class Router(Generic[T]):
         seen = {start.name}
         ahead = [start]
         for exchange in ahead:  # Grows as it goes.
-            if exchange.keeper is not None and delay_ms(headers_once()):
-                targets[self._keepers[exchange.keeper]] = None
+            if exchange.hidden_queue is not None and delay_ms(headers_once()):
+                targets[self._hidden_queues[exchange.hidden_queue]] = None
                 continue
             found = exchange.match(keys, headers_once, properties)
             if not found and exchange.alternate is not None:

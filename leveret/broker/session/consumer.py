@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from leveret.broker.queue.delivery_limit import Returns
+from leveret.broker.queue.delivery_limit import DeliveryLimit
 from leveret.broker.session.message import Delivery, names_in
 from leveret.storage.format.queue_block import REDELIVERED
 
@@ -71,7 +71,7 @@ class SessionConsumer:
 
     def deliver(self, batch: Batch, lo: int, hi: int) -> None:
         queue, contents = self.queue, batch.contents[lo:hi]
-        if batch.redelivered and queue.is_local and (returns := queue.extension(Returns)) is not None:
+        if batch.redelivered and queue.is_local and (returns := queue.extension(DeliveryLimit)) is not None:
             contents = returns.labelled(batch, lo, hi)  # Else its own node has done so.
         first = self.session.on_delivered(self, batch, lo, hi)
         self.receiver.receive(

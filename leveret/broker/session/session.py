@@ -9,7 +9,7 @@ from leveret.base.counters import MessageCounters
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, begin_sharing
 from leveret.broker.delivery.confirms import Confirms, Pending
 from leveret.broker.delivery.unacked import Delivered, Unacked
-from leveret.broker.queue.delivery_limit import Returns
+from leveret.broker.queue.delivery_limit import DeliveryLimit
 from leveret.broker.routing.delayed_exchange import delay_ms
 from leveret.broker.routing.reply_address import ADDRESS
 from leveret.broker.session.arguments import check_consume_arguments, expiration_problem
@@ -79,7 +79,7 @@ class Session:
     """One conversation of a client: its consumers, what is out with it, and what it has published."""
 
     __slots__ = (
-        "awaited", "broker", "client", "confirms", "consumed", "consumers", "delivery_tag", "forgiven", "is_closed",
+        "awaited", "broker", "client", "confirms", "consumed", "consumers", "delivery_tag", "late_tags", "is_closed",
         "last_served", "login", "number", "peer", "prefetch", "topology", "traffic", "transaction", "unacked",
     )  # fmt: skip
 
@@ -97,7 +97,7 @@ class Session:
         self.unacked = Unacked()
         self.consumed = 0  # Unacknowledged deliveries to consumers; those that were fetched do not count.
         self.prefetch = 0  # For all consumers together; 0 is no limit.
-        self.forgiven: set[int] = set()  # Tags that came too late, and may still be acknowledged: see `lateness`.
+        self.late_tags: set[int] = set()  # Tags that came too late, and may still be acknowledged: see `lateness`.
         self.confirms: Confirms | None = None
         self.awaited: dict[int, Callable[[bool], None]] = {}  # By number: whom to tell of a publish.
         self.transaction: Committing | None = None
@@ -289,7 +289,7 @@ class Session:
         batch, at, remaining, queue = got
         self.delivery_tag += 1
         content = batch.contents[at]
-        returns = queue.extension(Returns) if queue.is_local else None  # Else its own node has done so.
+        returns = queue.extension(DeliveryLimit) if queue.is_local else None  # Else its own node has done so.
         if returns is not None:
             (content,) = returns.labelled(batch, at, at + 1, always=True)
         redelivered = bool(batch.kinds[at] & REDELIVERED)
@@ -319,9 +319,9 @@ class Session:
             one = self.unacked.take_one(tag)
             taken = None if one is None else [one]
         if taken is None:
-            if tag not in self.forgiven:
+            if tag not in self.late_tags:
                 refuse(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
-            self.forgiven.discard(tag)
+            self.late_tags.discard(tag)
             taken = self.unacked.take_range(1, tag) if multiple else []
         return taken
 
@@ -348,9 +348,9 @@ class Session:
             if not queue.deleted or not queue.is_local:  # At another node, they are to be forgotten there too.
                 queue.requeue_many(pieces)
 
-    def forgive(self, delivered: Delivered) -> None:
+    def take_back_late(self, delivered: Delivered) -> None:
         """A delivery was kept too long, and goes back. Its tags may still be acknowledged."""
-        self.forgiven.update(range(delivered.first_tag, delivered.last_tag + 1))
+        self.late_tags.update(range(delivered.first_tag, delivered.last_tag + 1))
         self.take_back(self.unacked.take_range(delivered.first_tag, delivered.last_tag))
 
     def _free(self, taken: list[Delivered]) -> None:
@@ -528,7 +528,7 @@ class Session:
         if spec is not None:
             for key in further:
                 check_topic(self.login, spec, key, "write")
-        # A keeper cuts BCC out when it lets the message go: until then it needs to know where to.
+        # A hidden queue cuts BCC out when it lets the message go: until then it needs to know where to.
         is_kept = spec is not None and spec.type == DELAYED and delay_ms(headers(content, HEADER_AT) or {}) > 0
         return content if is_kept else without_bcc(content)
 

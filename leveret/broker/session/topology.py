@@ -219,7 +219,7 @@ class Topology:
         self, wanted: QueueWanted, queue: AnyQueue, refusal: Refusal, then: Callable[[QueueFound | Refusal], None]
     ) -> None:
         """Unless the owner's node is lost: if the queue goes with it, the name is free."""
-        if queue.is_local or queue.edge is not None:
+        if queue.is_local or queue.client_end is not None:
             raise Refused(refusal)
 
         def on_told(status: Status | None) -> None:
@@ -258,7 +258,7 @@ class Topology:
         check_owner(self.login, queue.spec)
         check_quorum_delete(queue.spec, if_unused, if_empty)
         called = resource("queue", name, self.vhost.name)
-        if not queue.is_local and queue.edge is None:
+        if not queue.is_local and queue.client_end is None:
             if not if_unused and not if_empty:
                 self._drop(queue.spec, 0, then)  # Its node is down, which must not keep anybody from giving it up.
                 return
@@ -335,9 +335,9 @@ class Topology:
 
         home, view = broker.node_name, None
         if wanted.type == DELAYED and broker.member_changes is not None:
-            keeper, arguments = hidden_queue_name(name), hidden_queue_arguments(name)
-            home = broker.member_changes.home(vhost, keeper, arguments)
-            view = broker.member_changes.first_view(vhost, keeper, True, arguments, home)
+            hidden, arguments = hidden_queue_name(name), hidden_queue_arguments(name)
+            home = broker.member_changes.home(vhost, hidden, arguments)
+            view = broker.member_changes.first_view(vhost, hidden, True, arguments, home)
         command = c.DeclareExchange(
             vhost,
             name,

@@ -27,7 +27,7 @@ logger = logging.getLogger("leveret.management")
 REALM: Final = 'Basic realm="RabbitMQ Management"'
 
 
-class Gate:
+class Authentication:
     """Lets users in."""
 
     def __init__(self, broker: Broker, loopback_users: frozenset[str], now: Callable[[], float]) -> None:

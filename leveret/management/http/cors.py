@@ -35,7 +35,7 @@ ORIGIN: Final = re.compile(r"(https?)://([^/?#@\s]+)(?:[/?#]|$)")
 PORTS: Final = {"http": 80, "https": 443}
 
 
-class Origins:
+class AllowedOrigins:
     """Origins of other sites whose pages may read from this node."""
 
     def __init__(self, allowed: tuple[str, ...], max_age_s: int) -> None:

@@ -11,8 +11,8 @@ it is not read: TCP holds such a client back. Whatever a client can make grow or
 - *the time* from a request's first byte, or from the connection, to its last byte, however steadily bytes trickle in
   (408); the time between two requests; the time in which nothing of an answer is taken.
 - *connections*, of all clients. A newcomer takes the place of one that never said who it is, or else of one that asks
-  for nothing, the oldest of the address that has most of them (`Strangers`); 503 if all places are taken by requests of
-  users.
+  for nothing, the oldest of the address that has most of them (`Unauthenticated`); 503 if all places are taken by
+  requests of users.
 
 An answer is written as far as the client takes it: `pause_writing` stops it, and what is iterated over is not asked for
 more meanwhile. A handler is cancelled when its client goes. One that closes its own half of the connection counts as
@@ -38,7 +38,7 @@ import h11
 
 from leveret.base.hosts import is_loopback
 from leveret.management.http.http_messages import NO_SNIFFING, Buffer, Problem, Request, Response
-from leveret.node.sockets.unauthenticated import Strangers
+from leveret.node.sockets.unauthenticated import Unauthenticated
 
 logger = logging.getLogger("leveret.management")
 
@@ -84,17 +84,19 @@ class HttpServer:
         self.limits = limits
         self.connections: dict[HttpConnection, None] = {}
         self.held_bytes = 0  # Of bodies.
-        self.strangers: Strangers[HttpConnection] = Strangers()  # Connections without a request of a user so far.
-        self.resting: Strangers[HttpConnection] = Strangers()  # Connections of users that ask for nothing now.
+        # Connections without a request of a user so far.
+        self.unauthenticated: Unauthenticated[HttpConnection] = Unauthenticated()
+        # Connections of users that ask for nothing now.
+        self.resting: Unauthenticated[HttpConnection] = Unauthenticated()
 
     def make_room(self) -> bool:
         """For one connection; False if there is none."""
-        connection = self.strangers.evict() or self.resting.evict()
+        connection = self.unauthenticated.evict() or self.resting.evict()
         if connection is None:
             return False
         del self.connections[connection]  # Not only when its socket is closed: the next one may be here before.
         connection.abort()
-        count = self.strangers.to_tell(self.loop.time()) + self.resting.to_tell(self.loop.time())
+        count = self.unauthenticated.to_tell(self.loop.time()) + self.resting.to_tell(self.loop.time())
         if count:
             logger.warning("%d connections without a request were closed to make room for others", count)
         return True
@@ -149,7 +151,7 @@ class HttpConnection(asyncio.Protocol):
         server = self.server
         is_full = len(server.connections) >= server.limits.connections and not server.make_room()
         server.connections[self] = None
-        server.strangers.add(self, self._peer()[0])
+        server.unauthenticated.add(self, self._peer()[0])
         self._arm(server.limits.request_s, self._on_late)
         if is_full:
             logger.warning("refused a connection from %s: there are %d", self._peer()[0], server.limits.connections)
@@ -177,7 +179,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.server.connections.pop(self, None)
         self._let_go()
-        self.server.strangers.discard(self)
+        self.server.unauthenticated.discard(self)
         self.server.resting.discard(self)
         self._disarm()
         if self.drained is not None and not self.drained.done():
@@ -263,7 +265,7 @@ class HttpConnection(asyncio.Protocol):
         request = Request(event.method.decode("ascii"), path, fields, headers, host, is_loopback, is_tls)
         self.refusal = self.server.service.admit(request)
         if request.user:
-            self.server.strangers.discard(self)
+            self.server.unauthenticated.discard(self)
         length = headers.get("content-length", "0")
         if self.refusal is not None and (length != "0" or "transfer-encoding" in headers):
             self.is_last = True  # Rather than to read what nobody wants.
@@ -384,7 +386,7 @@ class HttpConnection(asyncio.Protocol):
             return
         self.h11.start_next_cycle()
         self.ahead = 0
-        if self not in self.server.strangers:
+        if self not in self.server.unauthenticated:
             self.server.resting.add(self, self._peer()[0])
         waits = self.h11.trailing_data[0]
         self._arm(self.server.limits.request_s if waits else self.server.limits.idle_s, self._on_late)

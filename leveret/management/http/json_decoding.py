@@ -24,7 +24,7 @@ import re
 from math import isfinite
 from typing import Any, Final
 
-from leveret.node.system.time_slices import Slices
+from leveret.node.system.time_slices import TimeSlices
 
 WINDOW: Final = 4 << 10  # Characters; some hundred microseconds at worst.
 CHUNK: Final = 32 << 10  # Of a string.
@@ -49,7 +49,7 @@ async def decoded(data: bytes, values_max: int = VALUES_MAX) -> Any:
     """The value of a document. Raises BadJson."""
     if len(data) <= WINDOW:
         return loaded(data)
-    slices = Slices(steps=1)
+    slices = TimeSlices(steps=1)
     decoder = codecs.getincrementaldecoder(json.detect_encoding(data[:4]))()
     parts = []
     for at in range(0, len(data), CHUNK):

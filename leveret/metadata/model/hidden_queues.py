@@ -74,6 +74,6 @@ def make_hidden_queue(number: int, exchange: ExchangeSpec, node: str, view: View
     )
 
 
-def exchange_of(keeper: QueueSpec) -> str:
+def exchange_of(spec: QueueSpec) -> str:
     """Return the exchange whose messages a hidden queue keeps."""
-    return str(keeper.arguments[EXCHANGE].value)
+    return str(spec.arguments[EXCHANGE].value)

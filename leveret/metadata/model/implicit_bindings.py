@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from leveret.metadata.model.bindings import Bindings
 
 
-class Listings:
+class ImplicitBindings:
     """Lists bindings for `store.Metadata`."""
 
     queues: dict[tuple[str, str], QueueSpec]

@@ -12,10 +12,10 @@ queues do not support in RabbitMQ work for ours (`CLASSIC_TOO`). If they did so 
 definitions would lose their mirrors, or messages that are requeued often; so they work for classic queues only in a
 policy for `classic_queues`, a value that RabbitMQ has since 3.12.
 
-Matching a pattern against a hundred thousand names takes a while, so callers with many names keep a `PolicyBook`. It
+Matching a pattern against a hundred thousand names takes a while, so callers with many names keep a `Policies`. It
 has the policies of each vhost in order of priority, with their patterns compiled, until one changes: the first that
 matches is the answer. Results of slow patterns are cached for all books together (`base.safe_regex.finds`).
-`PolicyBook.spent` adds up how long the searches may have taken, so that a caller with many names can stop in time
+`Policies.spent` adds up how long the searches may have taken, so that a caller with many names can stop in time
 without reading a clock.
 """
 
@@ -73,7 +73,7 @@ class Effective(NamedTuple):
 NONE: Final = Effective(None, None, {})
 
 
-class PolicyBook:
+class Policies:
     """Finds the policy that applies to a name, among the present policies of the metadata."""
 
     def __init__(self, metadata: Metadata) -> None:

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.base.control_protocol import WITH_USAGE
 from leveret.base.exit_codes import SOFTWARE, UNAVAILABLE, USAGE
 from leveret.links.frame_types import CONTROL
-from leveret.metadata.rules.policies import PolicyBook
+from leveret.metadata.rules.policies import Policies
 from leveret.node.admin.common.command import (
     RUNNING,
     STARTED,
@@ -113,11 +113,11 @@ class Control:
         self.outcomes: dict[str, bytes | None] = {}  # By ticket, the oldest first; None: not answered yet.
         self.progress = ""  # The progress of the command that was begun last.
         self.moves: dict[int, asyncio.Task[str | None]] = {}  # By the queue's id; the result is kept until asked for.
-        self.desk = definitions.Desk()
+        self.desk = definitions.DefinitionTransfers()
         self.rebalancer = Rebalancer(self)
         self.queues_in_order: tuple[Metadata, int, list[QueueSpec]] | None = None  # At that index: see `queue_page`.
         self._begun: set[asyncio.Task[bytes]] = set()
-        self._policies: tuple[Metadata, PolicyBook] | None = None
+        self._policies: tuple[Metadata, Policies] | None = None
 
     # -- Answering -----------------------------------------------------------------------------------------------
 
@@ -205,11 +205,11 @@ class Control:
         return node
 
     @property
-    def policies(self) -> PolicyBook:
+    def policies(self) -> Policies:
         """The policies, with their patterns compiled once."""
         metadata = self.node.metadata
         if self._policies is None or self._policies[0] is not metadata:
-            self._policies = metadata, PolicyBook(metadata)
+            self._policies = metadata, Policies(metadata)
         return self._policies[1]
 
     async def change(self, command: Change) -> None:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from leveret.metadata.model.events import Event
     from leveret.node.cluster.consensus_log import ConsensusLog, Recovered, WriteBatch, WriteSnapshot
     from leveret.node.config.settings import Settings
-    from leveret.node.sockets.peer_links import Peers
+    from leveret.node.sockets.peer_links import PeerLinks
     from leveret.node.system.environment import Environment
 
 logger = logging.getLogger("leveret.cluster")
@@ -79,7 +79,7 @@ class TryAgain(AdminError):
     """An operator's request cannot be done now, but the same request may succeed a moment later."""
 
 
-class Shell:
+class ConsensusNode:
     """The interface of a node that the consensus calls."""
 
     def on_applied(self, applied: Applied) -> None:
@@ -94,7 +94,7 @@ class Shell:
     def on_fatal(self, text: str) -> None:
         raise NotImplementedError
 
-    def sights(self) -> dict[str, frozenset[str]]:
+    def contacts(self) -> dict[str, frozenset[str]]:
         """Returns, for each node that is in contact with this one, the names of the nodes it is in contact with."""
         raise NotImplementedError
 
@@ -124,12 +124,12 @@ class Consensus:
         self,
         settings: Settings,
         world: Environment,
-        peers: Peers,
+        peers: PeerLinks,
         me: Member,
         log: ConsensusLog,
         recovered: Recovered,
         metadata: Metadata,
-        shell: Shell,
+        node: ConsensusNode,
         duties: Duties,
     ) -> None:
         self.settings = settings
@@ -138,12 +138,12 @@ class Consensus:
         self.me = me
         self.log = log
         self.metadata = metadata
-        self.shell = shell
+        self.node = node
         self.duties = duties
         self.applied_index = recovered.meta.index
         self.raft = Raft(
             me.id,
-            world.dice.randrange,
+            world.random_source.randrange,
             Options(election_ticks=ELECTION_TICKS, heartbeat_ticks=HEARTBEAT_TICKS, committed_max=APPLIED_AT_ONCE),
             hard_state=recovered.hard_state,
             snapshot=recovered.meta,
@@ -153,7 +153,7 @@ class Consensus:
         patience = max(1, settings.operation_timeout_ms // TICK_MS)
         self.proposals = Proposals(world.random_bytes(ORIGIN_BYTES), self.raft, self._send_to, patience)
         self.writer = world.worker("leveret-consensus")
-        self.keeper = world.worker("leveret-snapshots")
+        self.snapshot_thread = world.worker("leveret-snapshots")
         self.ready: Ready | None = None  # The Ready that is being written.
         self.written = False  # The write of `ready` is done.
         self.driving = False
@@ -195,7 +195,7 @@ class Consensus:
             self._ticker.cancel()
         self.proposals.forget_all()
         self.writer.stop()
-        self.keeper.stop()
+        self.snapshot_thread.stop()
 
     @property
     def run(self) -> str:
@@ -301,7 +301,7 @@ class Consensus:
         if self.raft.is_leader:
             self.duties.lead()
         self.drive()
-        self.shell.on_cluster_tick()
+        self.node.on_cluster_tick()
 
     def drive(self) -> None:
         """Does everything that has become due by the input so far."""
@@ -424,7 +424,7 @@ class Consensus:
 
     def _fail(self, text: str) -> None:
         self.stopped = True
-        self.shell.on_fatal(text)
+        self.node.on_fatal(text)
 
     def _finish(self, ready: Ready) -> None:
         """Sends the messages of a Ready that is on disk, and applies its committed entries."""
@@ -458,7 +458,7 @@ class Consensus:
 
     def _apply_command(self, command: Command) -> Applied:
         applied = self.metadata.apply(command)
-        self.shell.on_applied(applied)
+        self.node.on_applied(applied)
         return applied
 
     def _restore(self, snapshot: Snapshot) -> None:
@@ -468,7 +468,7 @@ class Consensus:
         self.metadata.restore(snapshot.data)
         self.applied_index = snapshot.meta.index
         self.proposals.on_snapshot(snapshot.meta.term)
-        self.shell.on_replaced(events_between(before, self.metadata))
+        self.node.on_replaced(events_between(before, self.metadata))
 
     # -- Sending ---------------------------------------------------------------------------------------------------
 
@@ -495,7 +495,7 @@ class Consensus:
             self._send(job.chunk)
             self.peers.flush()
 
-        self.keeper.submit(lambda: job.perform(self.world.disk), then)
+        self.snapshot_thread.submit(lambda: job.perform(self.world.disk), then)
 
     # -- Snapshots -------------------------------------------------------------------------------------------------
 
@@ -518,9 +518,11 @@ class Consensus:
             if job is None:
                 self.snapshotting = False
                 return
-            self.keeper.submit(lambda: job.perform(self.world.disk), lambda error: self._on_snapshot(job, error))
+            self.snapshot_thread.submit(
+                lambda: job.perform(self.world.disk), lambda error: self._on_snapshot(job, error)
+            )
 
-        self.keeper.submit(lambda: made.append(frozen.snapshot()), on_made)
+        self.snapshot_thread.submit(lambda: made.append(frozen.snapshot()), on_made)
 
     def _on_snapshot(self, job: WriteSnapshot, error: Exception | None) -> None:
         self.snapshotting = False
@@ -542,7 +544,7 @@ class Consensus:
             def then(error: Exception | None) -> None:
                 self.log.on_cleaned(job, error if isinstance(error, OSError) else None)
 
-            self.keeper.submit(lambda: job.perform(self.world.disk), then)
+            self.snapshot_thread.submit(lambda: job.perform(self.world.disk), then)
 
     # -- Membership ------------------------------------------------------------------------------------------------
 
@@ -596,4 +598,3 @@ def split_address(text: str) -> tuple[str, int]:
 
 def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-

@@ -88,7 +88,7 @@ class Maintenance:
         self.state: str | None = None  # At the last `look`.
         self.on_closed: Callable[[], None] = lambda: None  # Closes the listeners for clients.
         self.on_opened: Callable[[], None] = lambda: None  # Opens the listeners for clients again.
-        self.deserted: asyncio.Future[None] | None = None  # Set when the last client has gone.
+        self.all_gone: asyncio.Future[None] | None = None  # Set when the last client has gone.
 
     @property
     def name(self) -> str:
@@ -197,7 +197,7 @@ class Maintenance:
         broker, deadline = node.broker, node.loop.time() + seconds
         quiet, out = 0, broker.still_out
         while node.fatal is None and quiet < steps and node.loop.time() < deadline:
-            busy = broker.mirrors.proposed or any(home.confirms.open for home in broker.homes.values())
+            busy = broker.mirrors.proposed or any(owner_end.confirms.open for owner_end in broker.owner_ends.values())
             quiet = 0 if busy or broker.still_out != out else quiet + 1
             out = broker.still_out
             node.turn()
@@ -216,8 +216,8 @@ class Maintenance:
         return Users(connections, producers, consumers)
 
     def on_client_lost(self) -> None:
-        if not self.node.clients and self.deserted is not None and not self.deserted.done():
-            self.deserted.set_result(None)
+        if not self.node.clients and self.all_gone is not None and not self.all_gone.done():
+            self.all_gone.set_result(None)
 
     async def clients_gone(self) -> None:
         """Waits until the clients that were told to close have done so, for `CLIENTS_S`, and aborts the others. Then
@@ -225,8 +225,8 @@ class Maintenance:
         node = self.node
         node.turn()
         if node.clients:
-            self.deserted = node.loop.create_future()
-            await asyncio.wait([self.deserted], timeout=CLIENTS_S)
+            self.all_gone = node.loop.create_future()
+            await asyncio.wait([self.all_gone], timeout=CLIENTS_S)
         for client in list(node.clients):
             client.transport.abort()
         await node.cluster.until(

@@ -42,10 +42,10 @@ from leveret.raft import AddLearner, BadChange, Change, Member, NotLeader, Promo
 
 if TYPE_CHECKING:
     from leveret.metadata.store import Metadata
-    from leveret.node.cluster.consensus import Shell
+    from leveret.node.cluster.consensus import ConsensusNode
     from leveret.node.cluster.consensus_log import ConsensusLog, Recovered
     from leveret.node.config.settings import Settings
-    from leveret.node.sockets.peer_links import Peers
+    from leveret.node.sockets.peer_links import PeerLinks
     from leveret.node.system.environment import Environment
 
 logger = logging.getLogger("leveret.cluster")
@@ -77,25 +77,25 @@ class Cluster:
         self,
         settings: Settings,
         world: Environment,
-        peers: Peers,
+        peers: PeerLinks,
         me: Member,
         log: ConsensusLog,
         recovered: Recovered,
         metadata: Metadata,
-        shell: Shell,
+        node: ConsensusNode,
     ) -> None:
         self.settings = settings
         self.world = world
         self.peers = peers
         self.metadata = metadata
-        self.shell = shell
-        self.consensus = Consensus(settings, world, peers, me, log, recovered, metadata, shell, self)
+        self.node = node
+        self.consensus = Consensus(settings, world, peers, me, log, recovered, metadata, node, self)
         self.raft = self.consensus.raft
         self.connected = self.consensus.connected
         self.transfer_at = 0.0  # When another node may be asked to lead.
         self.renaming: set[str] = set()  # Old names of nodes for whose renaming a command is on its way.
         self.bettered_at: float | None = None  # Since when another voter should lead instead: see `_successor`.
-        self.sights = ContactCounts()
+        self.contacts = ContactCounts()
         self.two_nodes = TwoNodes(self)
         self.consensus.proposals.advice = self.two_nodes.advice
 
@@ -297,7 +297,7 @@ class Cluster:
             self.transfer_at = now + TRANSFER_S
             self.raft.transfer(successor)
         for name, since in list(self.consensus.lost_at.items()):
-            if now - since >= LOST_S and not self.shell.witnesses(name):
+            if now - since >= LOST_S and not self.node.witnesses(name):
                 self.consensus.give_up(name)
                 self._give_up_transient(name)
         for renaming in renamings(self.metadata):
@@ -307,11 +307,11 @@ class Cluster:
         """Returns the id of the voter that should lead instead of this one: it reaches more voters, or has a higher
         priority, or this node is paused or in maintenance."""
         voters = {member.name: member.id for member in self.raft.membership.voters}
-        sights, is_paused = self.shell.sights(), self.shell.is_paused
+        contacts, is_paused = self.node.contacts(), self.node.is_paused
         away = out_of_service(self.metadata)
         away |= witness_names(self.metadata)
         able = [name for name in self.connected if name in voters and not is_paused(name) and name not in away]
-        counts = self.sights.count(voters, able, sights)
+        counts = self.contacts.count(voters, able, contacts)
         own = sum(name in self.connected or name == self.me.name for name in voters)
         best = max(counts, key=lambda name: (counts[name], name), default=None)
         if best is not None and (counts[best] > own or is_paused(self.me.name) or self.me.name in away):
@@ -386,7 +386,7 @@ class Cluster:
                 f"this cluster has no member {name} whose place this node could take: it was removed, or replaced, or "
                 "this is another cluster. Move its folders log and metadata away, and let it join as a new node"
             )
-        if name in self.connected or self.shell.witnesses(name):
+        if name in self.connected or self.node.witnesses(name):
             raise TryAgain(f"node {name} is still taken to be running")
         return namesake.id
 
@@ -399,7 +399,7 @@ class Cluster:
             raise AdminError(f"node {name} is not a member of this cluster")
         if name in self.connected and not by_itself:
             raise AdminError(f"node {name} is running: stop it first, or run there: leveretctl stop_app, then reset")
-        if (witnesses := self.shell.witnesses(name)) and not by_itself:
+        if (witnesses := self.node.witnesses(name)) and not by_itself:
             raise AdminError(
                 f"node {name} is running: {self.me.name}, which leads, cannot reach it, but {', '.join(witnesses)} can"
             )
@@ -481,7 +481,7 @@ class Cluster:
             raise AdminError(f"node {old} was started, or is no member any more, or there is a node {new} by now")
 
     def _is_seen(self, name: str) -> bool:
-        return name in self.connected or bool(self.shell.witnesses(name))
+        return name in self.connected or bool(self.node.witnesses(name))
 
     def _go_on_renaming(self, renaming: Renaming) -> None:
         """Takes the next step of a renaming. A step is proposed only after the one it depends on is committed: an entry

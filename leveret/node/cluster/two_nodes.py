@@ -232,7 +232,7 @@ class TwoNodes:
             else:
                 self._give_back()
 
-        self.cluster.consensus.keeper.submit(lambda: found.append(read_remains(taken.disk, dead.id)), then)
+        self.cluster.consensus.snapshot_thread.submit(lambda: found.append(read_remains(taken.disk, dead.id)), then)
 
     def on_nobody_listens(self, name: str) -> None:
         """Called when the host of a node refuses a connection to its cluster port."""
@@ -333,7 +333,7 @@ class TwoNodes:
         self._give_back()
 
 
-class Untouched:
+class ReadOnlyDisk:
     """A disk that is only read: writes, renames and deletions do nothing."""
 
     def __init__(self, disk: Disk) -> None:
@@ -353,7 +353,7 @@ def read_remains(disk: Disk, member_id: str) -> Remains:
     """Reads the consensus log of a dead node. Raises `AdminError`, and what damaged files raise."""
     if read_identity(disk, METADATA) != member_id:
         raise AdminError("its folder is another node's by now")
-    recovered = ConsensusLog(Untouched(disk), METADATA).recover()
+    recovered = ConsensusLog(ReadOnlyDisk(disk), METADATA).recover()
     return Remains(recovered.hard_state, recovered.meta, recovered.entries)
 
 

@@ -35,7 +35,7 @@ from leveret.node.cluster.consensus import CONSENSUS_FRAMES, AdminError, join_ad
 from leveret.node.cluster.consensus_log import ConsensusLog, ConsensusLogDamaged, Recovered, load_identity
 from leveret.node.cluster.membership import Cluster
 from leveret.node.sockets.cookie import BadCookie, find_cookie
-from leveret.node.sockets.peer_links import Address, PeerInfo, Peers, Respond
+from leveret.node.sockets.peer_links import Address, PeerInfo, PeerLinks, Respond
 from leveret.node.sockets.peer_socket import CallFailed, PeersOptions, peer_tls
 from leveret.node.system import logs
 from leveret.node.system.data_folder import (
@@ -77,7 +77,7 @@ class WitnessCluster(Cluster):
         return max(able, key=lambda one: (matches.get(one, 0), one), default=None)
 
 
-class Witness(consensus.Shell):
+class Witness(consensus.ConsensusNode):
     """The process: links to the members, and its part in the consensus."""
 
     def __init__(self, settings: Settings, world: Environment, cookie: bytes) -> None:
@@ -89,7 +89,7 @@ class Witness(consensus.Shell):
         self.counts = False  # It is a voter, and in contact with a majority.
         self.fatal: str | None = None
         self.stopped: asyncio.Future[None] = self.loop.create_future()
-        self.peers: Peers
+        self.peers: PeerLinks
         self._calls: set[asyncio.Task[None]] = set()
 
     # -- Starting and stopping -----------------------------------------------------------------------------------
@@ -106,7 +106,9 @@ class Witness(consensus.Shell):
         )
         tls = None if settings.cluster_tls is None else peer_tls(settings.cluster_tls)
         me = Identity(settings.node_name, bytes.fromhex(uuid))
-        self.peers = Peers(self.loop, me, self.cookie, self, options, tls, self.world.dice, self.world.random_bytes)
+        self.peers = PeerLinks(
+            self.loop, me, self.cookie, self, options, tls, self.world.random_source, self.world.random_bytes
+        )
         listener = settings.cluster_listener
         try:
             port = await self.peers.listen(listener.host, listener.port)
@@ -207,7 +209,7 @@ class Witness(consensus.Shell):
         self.fatal = text
         self.request_stop()
 
-    def sights(self) -> dict[str, frozenset[str]]:
+    def contacts(self) -> dict[str, frozenset[str]]:
         return {}
 
     def witnesses(self, name: str) -> list[str]:

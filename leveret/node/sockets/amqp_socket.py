@@ -46,7 +46,7 @@ CLOSE_TIMEOUT_S: Final = 10.0
 PACE_S: Final = 0.02
 
 
-class Client(asyncio.Protocol):
+class AmqpSocket(asyncio.Protocol):
     """The socket of one accepted AMQP connection."""
 
     __slots__ = ("closing_at", "connection", "node", "paused", "timer", "transport")
@@ -83,7 +83,7 @@ class Client(asyncio.Protocol):
             connection.close(541, "")
         if connection.held:
             self.pause(HELD)
-        if connection.crowding is not None and (queue := connection.take_crowding()) is not None:
+        if connection.crowded_queue is not None and (queue := connection.take_crowded_queue()) is not None:
             if queue.is_local:
                 self.pause(PACED)
                 node.paced[self] = queue
@@ -131,7 +131,7 @@ class Client(asyncio.Protocol):
                 self.transport.resume_reading()
 
     def _on_entered(self) -> None:
-        self.node.strangers.discard(self)
+        self.node.unauthenticated.discard(self)
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from leveret.node.config.settings import Listener
-from leveret.node.sockets.amqp_socket import Client
+from leveret.node.sockets.amqp_socket import AmqpSocket
 from leveret.node.sockets.tls_failures import tell_failures
-from leveret.node.sockets.tls_handshakes import Entrance, TlsServer
+from leveret.node.sockets.tls_handshakes import TlsHandshakes, TlsServer
 
 if TYPE_CHECKING:
     from leveret.node.config.settings import Settings, TlsOptions
@@ -50,7 +50,7 @@ class Listeners:
         self._generation = 0  # How often the AMQP listeners were closed.
         self._opened: Node | None = None  # The node that clients may use, unless it is paused or in maintenance.
         self._reopening: asyncio.Task[None] | None = None
-        self.entrance = Entrance(self.loop)
+        self.entrance = TlsHandshakes(self.loop)
 
     @property
     def settings(self) -> Settings:
@@ -93,7 +93,9 @@ class Listeners:
         try:
             for tls, place, listener in self._amqp_listeners():
                 port = self._amqp_ports.get((tls is not None, place), listener.port)
-                opened.append((tls is not None, place, await self._listen(lambda: Client(node), listener, port, tls)))
+                opened.append(
+                    (tls is not None, place, await self._listen(lambda: AmqpSocket(node), listener, port, tls))
+                )
         except OSError as error:
             for _, _, server in opened:
                 server.close()

@@ -37,9 +37,9 @@ from leveret.links.compression import BadPacked, Compressor, unpacked
 from leveret.links.failure_detector import IN, OUT, Cut, DetectorOptions, Down, FailureDetector, Pair, Up
 from leveret.links.frame_types import PACKED
 from leveret.links.link import Buffer, Failed, Frames, Identity, Link, Paired, Ready
-from leveret.node.sockets.peer_socket import PeersOptions, PeerTls, Wire, call, connect
-from leveret.node.sockets.tls_handshakes import Entrance, TlsServer
-from leveret.node.sockets.unauthenticated import Strangers
+from leveret.node.sockets.peer_socket import PeerSocket, PeersOptions, PeerTls, call, connect
+from leveret.node.sockets.tls_handshakes import TlsHandshakes, TlsServer
+from leveret.node.sockets.unauthenticated import Unauthenticated
 
 logger = logging.getLogger("leveret.peers")
 
@@ -87,8 +87,8 @@ class _Member:
     def __init__(self, name: str, address: Address) -> None:
         self.name = name
         self.address = address
-        self.wires: list[Wire | None] = [None, None]  # by side; greeted
-        self.trying: Wire | None = None  # dialed, not greeted yet
+        self.wires: list[PeerSocket | None] = [None, None]  # by side; greeted
+        self.trying: PeerSocket | None = None  # dialed, not greeted yet
         self.dial: asyncio.Task[None] | None = None
         self.retry: asyncio.TimerHandle | None = None
         self.failures = 0
@@ -114,7 +114,7 @@ class _Member:
             trying.abort()
 
 
-class Peers:
+class PeerLinks:
     """All links of one node."""
 
     def __init__(
@@ -125,7 +125,7 @@ class Peers:
         handler: Handler,
         options: PeersOptions = PeersOptions(),  # noqa: B008 (immutable)
         tls: PeerTls | None = None,
-        dice: random.Random | None = None,
+        random_source: random.Random | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         self.me = me
@@ -134,7 +134,7 @@ class Peers:
         self._cookie = cookie
         self._handler = handler
         self._tls = tls
-        self._dice = dice or random.Random()
+        self._random = random_source or random.Random()
         self._random_bytes = random_bytes
         self._link_options = options.of_link()
         # Callers do not know this node's options, and send heartbeats at the default interval.
@@ -144,12 +144,12 @@ class Peers:
         )
         self._members: dict[str, _Member] = {}
         self.is_away = False  # The node's app is stopped, so no caller is told that it was removed.
-        self._up: dict[str, Wire] = {}  # outgoing
-        self._wires: dict[Wire, None] = {}  # all that are open
-        self._unproven: Strangers[Wire] = Strangers()
-        self._entrance = Entrance(loop, options.unproven_max)
-        self._calls: dict[Wire, None] = {}
-        self._dirty: list[Wire] = []
+        self._up: dict[str, PeerSocket] = {}  # outgoing
+        self._wires: dict[PeerSocket, None] = {}  # all that are open
+        self._unproven: Unauthenticated[PeerSocket] = Unauthenticated()
+        self._entrance = TlsHandshakes(loop, options.unproven_max)
+        self._calls: dict[PeerSocket, None] = {}
+        self._dirty: list[PeerSocket] = []
         self._flush_scheduled = False
         self._pending: deque[tuple[_Member, failure_detector.Event]] = deque()  # what the detector wants done
         self._acting = False
@@ -312,7 +312,7 @@ class Peers:
             self._tick_wire(wire, now_ms)
         self._act(self._detector.tick(now_ms))
 
-    def _tick_wire(self, wire: Wire, now_ms: int) -> None:
+    def _tick_wire(self, wire: PeerSocket, now_ms: int) -> None:
         for event in wire.link.tick(now_ms):
             self.on_event(wire, event)
         if self._member_of(wire) is not None:
@@ -325,19 +325,19 @@ class Peers:
 
     # -- Wires ---------------------------------------------------------------------------------------------------
 
-    def _accept(self) -> Wire:
-        return Wire(self, self._make_link(link.ACCEPTOR), IN)
+    def _accept(self) -> PeerSocket:
+        return PeerSocket(self, self._make_link(link.ACCEPTOR), IN)
 
     def _make_link(self, role: int) -> Link:
         nonce = self._random_bytes(link.NONCE_BYTES)
         return Link(role, self.me, self._cookie, nonce, self._now_ms(), self._link_options)
 
-    def _member_of(self, wire: Wire) -> _Member | None:
+    def _member_of(self, wire: PeerSocket) -> _Member | None:
         """Returns the member of which this is a greeted link."""
         member = self._members.get(wire.peer) if wire.peer is not None else None
         return member if member is not None and member.wires[wire.side] is wire else None
 
-    def on_connected(self, wire: Wire) -> None:
+    def on_connected(self, wire: PeerSocket) -> None:
         self._wires[wire] = None
         assert wire.transport is not None
         wire.transport.set_write_buffer_limits(self.options.unsent_bytes_high, self.options.unsent_bytes_high // 2)
@@ -351,7 +351,7 @@ class Peers:
                 evicted.abort()
             self._unproven.add(wire, str((wire.transport.get_extra_info("peername") or ("",))[0]))
 
-    def on_event(self, wire: Wire, event: link.Event) -> None:
+    def on_event(self, wire: PeerSocket, event: link.Event) -> None:
         if self._closing:
             return
         if type(event) is Frames:
@@ -370,10 +370,10 @@ class Peers:
             wire.end()
             self._on_unusable(wire)
 
-    def on_ended(self, wire: Wire) -> None:
+    def on_ended(self, wire: PeerSocket) -> None:
         self._on_unusable(wire)
 
-    def on_closed(self, wire: Wire) -> None:
+    def on_closed(self, wire: PeerSocket) -> None:
         self._wires.pop(wire, None)
         self._unproven.discard(wire)
         self._calls.pop(wire, None)
@@ -381,11 +381,11 @@ class Peers:
             self._all_closed.set_result(None)
         self._on_unusable(wire)
 
-    def on_writable(self, wire: Wire) -> None:
+    def on_writable(self, wire: PeerSocket) -> None:
         if not self._closing and wire.peer is not None and self._up.get(wire.peer) is wire:
             self._handler.on_drained(wire.peer)
 
-    def _on_unusable(self, wire: Wire) -> None:
+    def _on_unusable(self, wire: PeerSocket) -> None:
         """Called when a wire was closed, or is about to be: its member must know before anyone sends on it."""
         member = self._members.get(wire.peer) if wire.peer is not None else None
         if member is None:
@@ -397,12 +397,12 @@ class Peers:
         elif member.wires[wire.side] is wire:
             self._drop(member, wire.side, wire.failure)
 
-    def _break(self, wire: Wire, reason: str) -> None:
+    def _break(self, wire: PeerSocket, reason: str) -> None:
         wire.failure = wire.failure or reason
         wire.abort()
         self._on_unusable(wire)
 
-    def _write(self, wire: Wire) -> None:
+    def _write(self, wire: PeerSocket) -> None:
         wire.flush()
         unsent = wire.unsent_bytes()
         if unsent > self.options.unsent_bytes_max and wire.peer is not None and self._up.get(wire.peer) is wire:
@@ -410,7 +410,7 @@ class Peers:
             del self._up[wire.peer]
             self._loop.call_soon(self._break, wire, f"it does not keep up: {unsent} bytes wait to be sent")
 
-    def _complain(self, wire: Wire, text: str) -> None:
+    def _complain(self, wire: PeerSocket, text: str) -> None:
         suppressed = self._complaints.due(str(wire.address[0]), self._now_ms())
         if suppressed is not None:
             more = f" ({suppressed} more like this from there)" if suppressed else ""
@@ -418,7 +418,7 @@ class Peers:
 
     # -- Greeted -------------------------------------------------------------------------------------------------
 
-    def _on_ready(self, wire: Wire, event: Ready) -> None:
+    def _on_ready(self, wire: PeerSocket, event: Ready) -> None:
         self._unproven.discard(wire)
         if event.purpose == link.CALL:
             if len(self._calls) >= self.options.calls_max:
@@ -463,7 +463,7 @@ class Peers:
             return f"this {peer.name} is another incarnation than the member of the cluster: was its data deleted?"
         return None
 
-    def _on_frames(self, wire: Wire, frames: list[tuple[int, bytes]]) -> None:
+    def _on_frames(self, wire: PeerSocket, frames: list[tuple[int, bytes]]) -> None:
         if wire in self._calls:
             self._on_call(wire, frames)
             return
@@ -485,7 +485,7 @@ class Peers:
             logger.exception("a frame from %s: internal error", name)
             self._break(wire, "internal error in handling a frame")
 
-    def _on_call(self, wire: Wire, frames: list[tuple[int, bytes]]) -> None:
+    def _on_call(self, wire: PeerSocket, frames: list[tuple[int, bytes]]) -> None:
         if len(frames) != 1 or wire.link.peer is None or wire.asked:
             wire.refuse("one call asks one question")
             return
@@ -589,7 +589,7 @@ class Peers:
         member.dial = self._loop.create_task(self._dial(member, member.address))
 
     async def _dial(self, member: _Member, address: Address) -> None:
-        wire = Wire(self, self._make_link(link.DIALER), OUT, member.name)
+        wire = PeerSocket(self, self._make_link(link.DIALER), OUT, member.name)
         member.trying = wire
         text = await connect(self._loop, wire, address.host, address.port, self._tls, self.options)
         member.dial = None
@@ -618,7 +618,7 @@ class Peers:
         options = self.options
         longest_ms = min(options.retry_ms_min << min(member.failures, 20), options.retry_ms_max)
         member.failures += 1
-        delay_s = longest_ms * (0.5 + self._dice.random() / 2) / 1000
+        delay_s = longest_ms * (0.5 + self._random.random() / 2) / 1000
         member.retry = self._loop.call_later(delay_s, self._on_retry, member)
 
     def _on_retry(self, member: _Member) -> None:

@@ -84,14 +84,14 @@ def peer_tls(options: TlsOptions) -> PeerTls:
 
 
 class Owner(Protocol):
-    def on_connected(self, wire: Wire) -> None: ...
-    def on_event(self, wire: Wire, event: link.Event) -> None: ...
-    def on_ended(self, wire: Wire) -> None: ...
-    def on_closed(self, wire: Wire) -> None: ...
-    def on_writable(self, wire: Wire) -> None: ...
+    def on_connected(self, wire: PeerSocket) -> None: ...
+    def on_event(self, wire: PeerSocket, event: link.Event) -> None: ...
+    def on_ended(self, wire: PeerSocket) -> None: ...
+    def on_closed(self, wire: PeerSocket) -> None: ...
+    def on_writable(self, wire: PeerSocket) -> None: ...
 
 
-class Wire(asyncio.Protocol):
+class PeerSocket(asyncio.Protocol):
     """One connection: bytes between a transport and a `Link`."""
 
     __slots__ = (
@@ -203,7 +203,7 @@ class Wire(asyncio.Protocol):
 
 
 async def connect(
-    loop: asyncio.AbstractEventLoop, wire: Wire, host: str, port: int, tls: PeerTls | None, options: PeersOptions
+    loop: asyncio.AbstractEventLoop, wire: PeerSocket, host: str, port: int, tls: PeerTls | None, options: PeersOptions
 ) -> str | None:
     """Connects. Returns why that was not possible; None if it was."""
     try:
@@ -231,13 +231,13 @@ class _Caller:
         self.payload = payload
         self.answer: asyncio.Future[bytes] = loop.create_future()
 
-    def on_connected(self, wire: Wire) -> None:
+    def on_connected(self, wire: PeerSocket) -> None:
         pass
 
-    def on_writable(self, wire: Wire) -> None:
+    def on_writable(self, wire: PeerSocket) -> None:
         pass
 
-    def on_event(self, wire: Wire, event: link.Event) -> None:
+    def on_event(self, wire: PeerSocket, event: link.Event) -> None:
         if type(event) is Ready:
             try:
                 wire.link.send(self.kind, self.payload)
@@ -248,17 +248,17 @@ class _Caller:
         elif type(event) is Failed:
             self._fail(event.reason, event.text)
 
-    def on_ended(self, wire: Wire) -> None:
+    def on_ended(self, wire: PeerSocket) -> None:
         pass
 
-    def on_closed(self, wire: Wire) -> None:
+    def on_closed(self, wire: PeerSocket) -> None:
         self._fail("closed", wire.failure)
 
     def _fail(self, reason: str, text: str) -> None:
         if not self.answer.done():
             self.answer.set_exception(CallFailed(reason, text))
 
-    async def keep_alive(self, wire: Wire, period_s: float) -> None:
+    async def keep_alive(self, wire: PeerSocket, period_s: float) -> None:
         while True:
             for event in wire.link.tick(int(self.loop.time() * 1000)):
                 self.on_event(wire, event)
@@ -283,7 +283,7 @@ async def call(
     nonce = secrets.token_bytes(link.NONCE_BYTES)
     now_ms = int(loop.time() * 1000)
     link_ = Link(link.DIALER, me, cookie, nonce, now_ms, options.of_link(), link.CALL)
-    wire = Wire(caller, link_, OUT)
+    wire = PeerSocket(caller, link_, OUT)
     beats: asyncio.Task[None] | None = None
     try:
         async with asyncio.timeout(timeout_s):

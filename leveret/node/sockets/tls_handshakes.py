@@ -2,7 +2,7 @@
 
 An event loop that listens with TLS tells nobody of a connection before its handshake is over. Until then it holds a
 descriptor and some tens of kilobytes of OpenSSL's, for as long as a handshake may take, and nothing limits how many
-there are. So listeners with TLS accept sockets here. Each is counted (`Strangers`) while the loop does
+there are. So listeners with TLS accept sockets here. Each is counted (`Unauthenticated`) while the loop does
 its handshake; if there are too many, one of them is closed.
 """
 
@@ -17,7 +17,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from leveret.node.sockets.unauthenticated import Strangers
+from leveret.node.sockets.unauthenticated import Unauthenticated
 
 logger = logging.getLogger("leveret.connection")
 
@@ -28,13 +28,13 @@ SHORT_S: Final = 1.0  # The pause after a shortage of descriptors or memory.
 Accept = Callable[[], asyncio.Protocol]
 
 
-class Entrance:
+class TlsHandshakes:
     """All TLS handshakes of one node."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, handshakes_max: int = HANDSHAKES_MAX) -> None:
         self.loop = loop
         self.handshakes_max = handshakes_max
-        self._under_way: Strangers[socket.socket] = Strangers()
+        self._under_way: Unauthenticated[socket.socket] = Unauthenticated()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def listen(
@@ -96,7 +96,7 @@ class TlsServer:
     """Listening sockets, with as much of asyncio's `Server` as is used here."""
 
     def __init__(
-        self, entrance: Entrance, sockets: list[socket.socket], begin: Callable[[socket.socket, str], None]
+        self, entrance: TlsHandshakes, sockets: list[socket.socket], begin: Callable[[socket.socket, str], None]
     ) -> None:
         self.sockets = sockets
         self._loop = entrance.loop

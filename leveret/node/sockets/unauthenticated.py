@@ -36,7 +36,7 @@ def share_of(host: str) -> str:
     return host
 
 
-class Strangers(Generic[T]):
+class Unauthenticated(Generic[T]):
     """Connections that have not logged in, by their addresses, for each in the order of arrival. Every operation takes
     constant time."""
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret.node.system.time_slices import Slices
+from leveret.node.system.time_slices import TimeSlices
 
 if TYPE_CHECKING:
     from leveret.node.admin.common.command import Node
@@ -41,7 +41,7 @@ ROUTE_BYTES: Final = 500
 
 async def memory_parts(node: Node) -> dict[str, int]:
     """Returns the sizes by the names above. Works in slices, for there may be very many queues."""
-    broker, slices = node.broker, Slices()
+    broker, slices = node.broker, TimeSlices()
     parts = dict.fromkeys(
         (
             "binary", "queue_procs", "queue_slave_procs", "msg_index", "connection_readers", "connection_writers",

@@ -21,7 +21,7 @@ from leveret.broker.queue.ttl_and_length import bodies
 from leveret.metadata.definitions import from_table
 from leveret.metadata.rules.ha_policy import is_quorum, is_stream
 from leveret.node.stats import stats_history as s
-from leveret.node.stats.stats_history import Past, Window, figures_of
+from leveret.node.stats.stats_history import ObjectHistory, Window, figures_of
 from leveret.protocol.frames import HEADER_AT
 from leveret.protocol.properties import timestamp
 
@@ -64,7 +64,9 @@ def is_detail(name: str) -> tuple[str, ...]:
     return DELIVER_GET if name == "deliver_get" else (name,)
 
 
-def message_stats(values: dict[str, int], past: Past, names: Iterable[str], wanted: Window | None) -> dict[str, Any]:
+def message_stats(
+    values: dict[str, int], past: ObjectHistory, names: Iterable[str], wanted: Window | None
+) -> dict[str, Any]:
     """Returns counters and their rates, in RabbitMQ's form."""
     shown: dict[str, Any] = {}
     for name in names:
@@ -74,7 +76,7 @@ def message_stats(values: dict[str, int], past: Past, names: Iterable[str], want
     return shown
 
 
-def lengths(values: dict[str, int], past: Past, wanted: Window | None) -> dict[str, Any]:
+def lengths(values: dict[str, int], past: ObjectHistory, wanted: Window | None) -> dict[str, Any]:
     ready, out = values["messages_ready"], values["messages_unacknowledged"]
     return {
         "messages": ready + out,
@@ -134,7 +136,7 @@ def queue_down(control: Control, spec: QueueSpec) -> dict[str, Any]:
 
 def queue_row(control: Control, queue: Queue, windows: Windows) -> dict[str, Any]:
     samples = control.node.samples
-    past = Past(samples, s.OF_QUEUE, samples.queues.get(queue))
+    past = ObjectHistory(samples, s.OF_QUEUE, samples.queues.get(queue))
     values = dict(zip(s.QUEUE, figures_of(queue), strict=True))
     row = queue_head(control, queue.spec)
     row |= lengths(values, past, windows.lengths)
@@ -144,7 +146,7 @@ def queue_row(control: Control, queue: Queue, windows: Windows) -> dict[str, Any
     if names:
         row["message_stats"] = message_stats(values, past, sorted(names), windows.messages)
     share = _capacity(queue, past)
-    single = queue.turns.active if queue.turns is not None and queue.rules.single_active else None
+    single = queue.consumer_order.active if queue.consumer_order is not None and queue.rules.single_active else None
     row |= {
         "backing_queue_status": {
             "mode": "default",
@@ -171,7 +173,7 @@ def queue_row(control: Control, queue: Queue, windows: Windows) -> dict[str, Any
     if is_stream(queue.spec.arguments):
         row["readers"] = {control.name: len(queue.consumers)}
     if queue.rules.keeps_dead or is_quorum(queue.spec.arguments):
-        dead = control.node.broker.letters.retry.count(queue)
+        dead = control.node.broker.dead_letters.retry.count(queue)
         mean = row["message_bytes_persistent"] / (row["messages_persistent"] or 1)
         row |= {"messages_dlx": dead, "message_bytes_dlx": int(dead * mean)}
         row["messages"] += dead
@@ -211,10 +213,10 @@ def _owner(control: Control, queue: Queue) -> dict[str, Any]:
 
 def capacity(control: Control, queue: Queue) -> float:
     samples = control.node.samples
-    return _capacity(queue, Past(samples, s.OF_QUEUE, samples.queues.get(queue)))
+    return _capacity(queue, ObjectHistory(samples, s.OF_QUEUE, samples.queues.get(queue)))
 
 
-def _capacity(queue: Queue, past: Past) -> float:
+def _capacity(queue: Queue, past: ObjectHistory) -> float:
     """Returns the share of the last samples in which no message was ready; 0 without consumers, as in RabbitMQ."""
     if not queue.consumers:
         return 0
@@ -264,7 +266,7 @@ def _out(queue: Queue) -> _Measure:
     """Returns a measure of the unacknowledged messages, as far as they are easily found."""
     found = _Measure()
     for consumer in list(queue.consumers)[:ENTRIES]:
-        holder = getattr(consumer, "session", None) or getattr(consumer, "home", None)
+        holder = getattr(consumer, "session", None) or getattr(consumer, "owner_end", None)
         if holder is None:
             continue
         head = holder.unacked.head
@@ -300,7 +302,7 @@ def sizes(control: Control, queue: Queue) -> dict[str, int]:
 
 def message_count(control: Control, queue: Queue) -> int:
     """Of a queue, with its dead letters that nobody has taken yet."""
-    return queue.ready_count + queue.unacked_count + control.node.broker.letters.retry.count(queue)
+    return queue.ready_count + queue.unacked_count + control.node.broker.dead_letters.retry.count(queue)
 
 
 def head_timestamp(queue: Queue) -> int | None:
@@ -342,7 +344,7 @@ def _stat(control: Control, queue: Queue, path: list[str]) -> Any:
         return None
     samples = control.node.samples
     if path[1].endswith("_details"):
-        past = Past(samples, s.OF_QUEUE, samples.queues.get(queue))
+        past = ObjectHistory(samples, s.OF_QUEUE, samples.queues.get(queue))
         return sum(past.rate(column) for column in columns) if path[2:] == ["rate"] else None
     values = dict(zip(s.QUEUE, figures_of(queue), strict=True))
     return sum(values[column] for column in columns)

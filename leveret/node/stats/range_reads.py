@@ -88,7 +88,7 @@ class Waiting:
         self.told = told
 
 
-class Reads:
+class RangeReads:
     """The reads by number at one node."""
 
     def __init__(self, node: Node) -> None:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from leveret.base.counters import WORDS, MessageCounters
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.hidden_queues import is_hidden_queue
-from leveret.node.system.time_slices import Slices
+from leveret.node.system.time_slices import TimeSlices
 
 if TYPE_CHECKING:
     from leveret.broker.session.session import Session
@@ -191,7 +191,7 @@ class StatsHistory:
         self.tick = tick
 
     async def _take_queues(self, tick: int, since_ms: int) -> None:
-        slices, known = Slices(), self.queues
+        slices, known = TimeSlices(), self.queues
         for queue in list(self.node.broker.queues_by_id.values()):
             if isinstance(queue, Queue) and not queue.deleted:
                 rows = known.get(queue)
@@ -224,7 +224,7 @@ class StatsHistory:
         self.sums = [old + new for old, new in zip(self.sums, more, strict=True)]
 
     async def _take_connections(self, tick: int) -> None:
-        slices, broker = Slices(), self.node.broker
+        slices, broker = TimeSlices(), self.node.broker
         for connection in list(broker.connections):
             rows = self.connections.setdefault(connection, [])
             values = (connection.received_bytes, connection.output.sent_bytes)
@@ -262,7 +262,7 @@ class StatsHistory:
         """Adds queues and sessions that ended for the last time. Works in slices: with a vhost, tens of thousands of
         queues may have ended since the last sample."""
         ended, self.node.broker.ended = self.node.broker.ended or {}, {}
-        async for one in Slices().each(ended):
+        async for one in TimeSlices().each(ended):
             if isinstance(one, Queue):
                 rows = self.queues.pop(one, [])
                 before = OF_QUEUE.unpack(rows[-1])[1:] if rows else (0,) * len(QUEUE)
@@ -274,7 +274,7 @@ class StatsHistory:
                 self._add_session(one, counted(one), self.sessions.pop(one, []))
 
     async def _take_exchanges(self, tick: int) -> None:
-        there, slices = set(), Slices()
+        there, slices = set(), TimeSlices()
         for vhost in list(self.node.broker.vhosts.values()):
             async for name, passage in slices.each(list(vhost.passages.items())):
                 there.add((vhost.name, name))
@@ -337,7 +337,7 @@ def window(age_s: int, step_s: int, interval_ms: int) -> Window:
     return Window(max(1, age_s * 1000 // interval_ms), max(1, step_s * 1000 // interval_ms))
 
 
-class Past:
+class ObjectHistory:
     """The history of one object, which answers rates and charts of its columns."""
 
     def __init__(self, samples: StatsHistory, form: Form, rows: Rows | None, of_node: bool = False) -> None:

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 logger = logging.getLogger("leveret")
 
 
-class Worker:
+class DiskThread:
     """Runs `work()` in its thread, then `then(error)` in the loop's."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:

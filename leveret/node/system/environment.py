@@ -18,7 +18,7 @@ from leveret.node.system import data_folder
 from leveret.node.system.alarms import resident_bytes, total_memory_bytes
 from leveret.node.system.allocator import Trimmer
 from leveret.node.system.data_folder import Place
-from leveret.node.system.disk_thread import Worker
+from leveret.node.system.disk_thread import DiskThread
 from leveret.storage.segments.disk import Disk, FileDisk
 
 
@@ -45,7 +45,7 @@ class Environment(Protocol):
 
     loop: asyncio.AbstractEventLoop
     disk: Disk
-    dice: random.Random
+    random_source: random.Random
 
     def worker(self, name: str) -> Performer: ...
 
@@ -96,11 +96,11 @@ class RealEnvironment:
         self.loop = loop
         self.files = FileDisk(data_dir) if files is None else files
         self.disk: Disk = self.files
-        self.dice = random.Random()
+        self.random_source = random.Random()
         self.trimmer = Trimmer()
 
     def worker(self, name: str) -> Performer:
-        return Worker(self.loop, name)
+        return DiskThread(self.loop, name)
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

@@ -8,8 +8,8 @@ An entry looks as RabbitMQ's do, because people have patterns for those:
 Where Erlang has the process that writes, here is the number of the node's process. A text of several lines has the
 same head before each of them, so that `grep` finds whole entries; in JSON they stay one line.
 
-Much of what is logged was sent by clients: names, reasons, paths. Every entry passes through `Form`, which trusts no
-argument of an entry: newlines and control characters in it are escaped, and it is cut to
+Much of what is logged was sent by clients: names, reasons, paths. Every entry passes through `LogFormatter`, which
+trusts no argument of an entry: newlines and control characters in it are escaped, and it is cut to
 `visible_text.CHARACTERS_MAX`. So nobody forges an entry, sends a terminal a command, or fills a disk with one request.
 The text that the arguments are put into is the node's own, and may have several lines; an argument of type `lines` may,
 too. The size of an entry as a whole is limited, with the traceback that it may have.
@@ -98,7 +98,7 @@ def message_of(record: logging.LogRecord) -> str:
     return str(record.msg) % {name: _shown(value) for name, value in arguments.items()}
 
 
-class Form(logging.Formatter):
+class LogFormatter(logging.Formatter):
     """Formats an entry as text or JSON."""
 
     def __init__(self, form: LogForm, pid: int) -> None:
@@ -294,7 +294,7 @@ def set_up(settings: Settings) -> None:
         outputs.append((file, settings.log_file_level, settings.log_file_form))
     for handler, level, form in outputs:
         handler.setLevel(LOG_LEVELS[level])
-        handler.setFormatter(Form(form, os.getpid()))
+        handler.setFormatter(LogFormatter(form, os.getpid()))
         logger.addHandler(handler)
     for category in LOG_CATEGORIES:
         level = settings.log_levels.get(category, settings.log_levels.get("default", "debug"))

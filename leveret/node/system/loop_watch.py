@@ -36,7 +36,7 @@ FRAMES_MAX: Final = 12
 BOUNDS_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
-class Turns:
+class TurnTimes:
     """A histogram of the durations of turns."""
 
     __slots__ = ("busiest_s", "counts", "longest_s", "slow", "sum_s")
@@ -59,7 +59,7 @@ class Turns:
             self.busiest_s = worked_s
 
 
-class Watch:
+class LoopWatch:
     """Measures the turns of one event loop, from `start` on, which the loop's own thread must call."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Watch:
         clock: Callable[[], float] = time.monotonic,
         processor: Callable[[], float] = time.thread_time,
     ) -> None:
-        self.turns = Turns()
+        self.turns = TurnTimes()
         self._clock = clock
         self._processor = processor
         self._due = 0.0

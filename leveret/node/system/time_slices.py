@@ -23,7 +23,7 @@ FEW: Final = 1_024  # Up to so many wanted items, only the best so far are kept 
 _T = TypeVar("_T")
 
 
-class Slices:
+class TimeSlices:
     """The slices of one piece of work."""
 
     __slots__ = ("_left", "_steps", "_until")
@@ -57,7 +57,7 @@ class Slices:
 
 async def picked(items: Iterable[_T], wanted: Callable[[_T], bool], steps: int = STEPS) -> list[_T]:
     """Returns the wanted items, like a list comprehension, in slices."""
-    slices, found = Slices(steps), []
+    slices, found = TimeSlices(steps), []
     for item in items:
         if wanted(item):
             found.append(item)
@@ -71,7 +71,7 @@ async def in_order(
 ) -> list[_T]:
     """Sorts like `sorted`, in slices, and returns no more than the first `most`. Runs are sorted one by one, then
     merged."""
-    slices = Slices()
+    slices = TimeSlices()
     if most is not None and most <= FEW:
         best: list[_T] = []
         for at in range(0, len(items), SORTED_AT_ONCE):

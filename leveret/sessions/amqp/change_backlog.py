@@ -12,7 +12,7 @@ BYTES_MAX: Final = 256 * 1024  # Of one connection. One method more may go beyon
 METHOD_BYTES: Final = 64  # What a method takes besides its own bytes.
 
 
-class Backlog:
+class ChangeBacklog:
     """Methods of one connection that wait for earlier changes of the metadata, by channel number."""
 
     __slots__ = ("_bytes", "_methods")

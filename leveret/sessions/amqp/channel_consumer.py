@@ -16,7 +16,7 @@ from itertools import repeat
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.queue.delivery_limit import Returns
+from leveret.broker.queue.delivery_limit import DeliveryLimit
 from leveret.protocol.frames import END_BYTE, HEAD, METHOD, reframe
 from leveret.storage.format.queue_block import REDELIVERED
 
@@ -112,7 +112,7 @@ class ChannelConsumer:
         else:
             kinds = batch.kinds if whole else batch.kinds[lo:hi]
             queue = self.queue
-            if batch.redelivered and queue.is_local and (returns := queue.extension(Returns)) is not None:
+            if batch.redelivered and queue.is_local and (returns := queue.extension(DeliveryLimit)) is not None:
                 contents = returns.labelled(batch, lo, hi)  # Else its own node has done so.
             pieces = self._one_by_one(first_tag, contents, keys, kinds)
         if session.prefetch:

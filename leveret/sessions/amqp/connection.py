@@ -45,12 +45,12 @@ from leveret.protocol.frames import (
     PROTOCOL_HEADERS,
 )
 from leveret.protocol.tables import to_python
-from leveret.sessions.amqp.change_backlog import Backlog
+from leveret.sessions.amqp.change_backlog import ChangeBacklog
 from leveret.sessions.amqp.channel import Channel
 from leveret.sessions.amqp.handshake import Handshake
 from leveret.sessions.amqp.output import Output
 from leveret.sessions.amqp.producer_channel import Producer, ProducerChannel
-from leveret.sessions.amqp.publish_fast_path import Intake, frame_error, octets
+from leveret.sessions.amqp.publish_fast_path import PublishFastPath, frame_error, octets
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
@@ -101,7 +101,7 @@ _LATER: Final = {
 }
 
 
-class Connection(Intake):
+class Connection(PublishFastPath):
     """One client.
 
     The reader of frames is a base class and not a part, for speed: it asks for seven attributes of the connection for
@@ -142,7 +142,7 @@ class Connection(Intake):
         self.waits = 0  # Held because so many answers have not come that something asked is waiting for.
         self.spreads = False  # Held because the turn's budget for publishes to many queues is used up.
         self.waiting = 0  # Number of channels with a change of metadata under way.
-        self.backlog = Backlog()  # Further changes that these channels asked for.
+        self.backlog = ChangeBacklog()  # Further changes that these channels asked for.
         self.is_behind = False  # Held because the next frame must see all of these changes done.
         self.busy = False  # Frames are being processed.
         self.released: list[Channel] = []  # Channels whose change of metadata is done, which have yet to go on.
@@ -150,7 +150,7 @@ class Connection(Intake):
         self.on_released: Callable[[], None] | None = None
         self.on_entered: Callable[[], None] | None = None
         self.blocked = False  # Held because it has published during an alarm.
-        self.crowding: AnyQueue | BusyLink | None = None  # A queue this connection fills faster than it empties.
+        self.crowded_queue: AnyQueue | BusyLink | None = None  # A queue this connection fills faster than it empties.
 
         self.generation = -1
 
@@ -562,12 +562,12 @@ class Connection(Intake):
 
     def on_crowded(self, queue: AnyQueue | BusyLink) -> None:
         """This connection fills a queue faster than it empties, or a link."""
-        self.crowding = queue
+        self.crowded_queue = queue
 
-    def take_crowding(self) -> AnyQueue | BusyLink | None:
+    def take_crowded_queue(self) -> AnyQueue | BusyLink | None:
         """Return the queue or link that the connection fills too fast, once."""
-        crowding, self.crowding = self.crowding, None
-        return crowding
+        crowded_queue, self.crowded_queue = self.crowded_queue, None
+        return crowded_queue
 
     def blame(self, reason: str) -> None:
         """The shell is about to end the socket, for a reason that the log is to tell."""
@@ -643,7 +643,7 @@ class Connection(Intake):
                 channel.release_all()
         self.broker.connection_limits.on_channels(self.user, -len(self.channels))
         self.channels.clear()
-        queues = [] if self.login is None else self.login.disown()
+        queues = [] if self.login is None else self.login.take_exclusive_queues()
         self.deleting += len(queues)
         for queue in queues:
             self.broker.give_up(queue, lambda applied: self.on_exclusive_deleted())

@@ -43,7 +43,7 @@ NOTHING: Final = b"\xff\xff"  # No frame of a sane client begins like this.
 INCOMPLETE: Final = -1
 
 
-class Intake:
+class PublishFastPath:
     """The part of a connection that reads frames. What is not a publish or an ack goes to `_on_frame`."""
 
     broker: Broker

@@ -115,7 +115,7 @@ ALONE: Final = (
         "self.host.dirty[self] = None",
         "",
     ),
-    Mutation("does not read on", 1, "Client.resume", "self.transport.resume_reading()", "pass"),
+    Mutation("does not read on", 1, "AmqpSocket.resume", "self.transport.resume_reading()", "pass"),
     Mutation(
         "does not go on when what is held may",
         1,
@@ -283,28 +283,28 @@ def _mirrored(name: str, function: str, old: str, new: str, first: int = 0) -> M
 MIRRORED: Final = (
     _mirrored(
         "confirms when a block leaves the master",
-        "Mirrors.submit",
+        "MirrorManager.submit",
         "mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_posts())",
         "mirror.add_block(block.number, batch, [], queue.take_posts())\n"
         "[pending.on_safe() for pending in queue.take_awaiting()]",
     ),
     _mirrored(
         "a mirror that is behind gets what the queue has kept of a block",
-        "Mirrors.submit",
+        "MirrorManager.submit",
         "block.enqueued = run.cut(0, len(run.contents))",
         "pass",
         first=1060,
     ),
     _mirrored(
         "a write counts as synced at once",
-        "Mirrors._write",
+        "MirrorManager._write",
         "self.store.write(mirror.spec.id, effect)",
         "self.store.write(mirror.spec.id, effect)\nmirror.member.on_synced(effect.id)\nself.touched[mirror] = None",
         first=1004,
     ),
     _mirrored(
         "a new master ignores what is not applied",
-        "Mirrors._started",
+        "MirrorManager._started",
         "batches = restore_queue(queue, stored, effect)",
         "batches = restore_queue(queue, stored, effect._replace(tail=()))",
         first=1,
@@ -326,13 +326,13 @@ MIRRORED: Final = (
     ),
     _mirrored(
         "what is confirmed is not applied",
-        "Mirrors._apply",
+        "MirrorManager._apply",
         "self.store.apply(effect)",
         "pass",
     ),
     _mirrored(
         "mirrors are not told what was delivered",
-        "Mirrors.submit",
+        "MirrorManager.submit",
         "mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_posts())",
         "block.delivered_through = 0\n"
         "mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_posts())",
@@ -418,8 +418,10 @@ VARIED: Final = (
         "every queue is asynchronous",
         3,
         "HaRules._options",
-        "failed = view is not None and self.bereaved.get(mirror) == view.epoch and not self._is_seen(view.master)",
-        "failed = view is not None and self.bereaved.get(mirror) == view.epoch and not self._is_seen(view.master)\n"
+        "failed = view is not None and self.without_master.get(mirror) == view.epoch"
+        " and not self._is_seen(view.master)",
+        "failed = view is not None and self.without_master.get(mirror) == view.epoch"
+        " and not self._is_seen(view.master)\n"
         "rules = replace(rules, asynchronous=True)",
         first=2,
     ),
@@ -474,7 +476,7 @@ VARIED: Final = (
     _varied(
         "mirrors do not hear of lost links",
         3,
-        "Mirrors.on_peer_down",
+        "MirrorManager.on_peer_down",
         "mirror.member.on_peer_down(peer)",
         "pass",
         first=5062,

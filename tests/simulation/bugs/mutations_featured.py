@@ -79,7 +79,7 @@ FEATURED: Final = (
         "last = ready.pop()\n"
         "dropped = last.count\n"
         "queue.ready_count -= dropped\n"
-        'queue.bury(last.batch, last.lo, last.hi, "maxlen")',
+        'queue.dead_letter_or_drop(last.batch, last.lo, last.hi, "maxlen")',
         first=3,
     ),
     _featured(
@@ -93,7 +93,7 @@ FEATURED: Final = (
     _featured(
         "a queue with a single active consumer has two",
         1,
-        "Turns.share",
+        "ConsumerOrder.share",
         "self.active is not None",
         "False",
         first=2,
@@ -101,7 +101,7 @@ FEATURED: Final = (
     _featured(
         "confirms are numbered by their messages' ways",
         1,
-        "Intake._on_publish",
+        "PublishFastPath._on_publish",
         "self.submit()",
         "pass",
         first=200,
@@ -119,7 +119,7 @@ FEATURED: Final = (
         "letters are on their way while their queue moves",
         3,
         "Departure._on_adopted",
-        "self.broker.letters.take_back(queue)",
+        "self.broker.dead_letters.take_back(queue)",
         "pass",
         first=800176,
     ),

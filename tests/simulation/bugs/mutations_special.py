@@ -18,9 +18,9 @@ SPECIAL: Final = (
     _special(
         "the log is not told how often messages came back",
         1,
-        "Returns.on_block",
-        "untold, self.untold = self.untold, {}\nblock.counts = stretches(untold)",
-        "self.untold = {}",
+        "DeliveryLimit.on_block",
+        "unlogged, self.unlogged = self.unlogged, {}\nblock.counts = stretches(unlogged)",
+        "self.unlogged = {}",
         first=10,
     ),
     _special(
@@ -35,7 +35,7 @@ SPECIAL: Final = (
     _special(
         "one more than the delivery limit",
         1,
-        "Returns.on_failed",
+        "DeliveryLimit.on_failed",
         "limit is not None and count > limit",
         "limit is not None and count > limit + 1",
         first=2,
@@ -43,7 +43,7 @@ SPECIAL: Final = (
     _special(
         "what comes back once leaves",
         1,
-        "Returns.on_failed",
+        "DeliveryLimit.on_failed",
         "limit is not None and count > limit",
         "limit is not None and count >= limit",
         first=4,
@@ -52,7 +52,7 @@ SPECIAL: Final = (
     _special(
         "what is not committed is read",
         3,
-        "Mirrors.submit",
+        "MirrorManager.submit",
         "mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_posts())",
         "if batch is not None:\n    queue.on_logged(batch)\n"
         "mirror.add_block(block.number, None, queue.take_awaiting(), queue.take_posts())",
@@ -111,7 +111,7 @@ SPECIAL: Final = (
     _special(
         "a delay is half as long",
         1,
-        "Keeper._note",
+        "DelayedQueue._note",
         "due_ms = came_ms + delay_ms(headers(run.contents[at], HEADER_AT) or {})",
         "due_ms = came_ms + delay_ms(headers(run.contents[at], HEADER_AT) or {}) // 2",
         first=1,
@@ -119,22 +119,22 @@ SPECIAL: Final = (
     _special(
         "a delay is twice as long",
         1,
-        "Keeper._note",
+        "DelayedQueue._note",
         "due_ms = came_ms + delay_ms(headers(run.contents[at], HEADER_AT) or {})",
         "due_ms = came_ms + delay_ms(headers(run.contents[at], HEADER_AT) or {}) * 2",
     ),
     _special(
         "what goes out after its delay is settled at once",
         3,
-        "Keeper._send",
-        "flight = Flight(self, [one.number for one in part], queue)",
-        "flight = Flight(self, [], queue)\nself._on_landed([one.number for one in part])",
+        "DelayedQueue._send",
+        "pending = PendingRelease(self, [one.number for one in part], queue)",
+        "pending = PendingRelease(self, [], queue)\nself._on_released([one.number for one in part])",
         first=5,
     ),
     _special(
         "a target that cannot be reached is passed over",
         3,
-        "Keeper.on_complete",
+        "DelayedQueue.on_complete",
         "pending.refused and not pending.target.rules.rejects",
         "False",
         first=5,
@@ -142,7 +142,7 @@ SPECIAL: Final = (
     _special(
         "what was delayed before a start is forgotten",
         1,
-        "Keeper._take_in",
+        "DelayedQueue._take_in",
         "self.unread.append((entry.first, entry.last))",
         "pass",
     ),
@@ -176,15 +176,15 @@ SPECIAL: Final = (
     _special(
         "answers go to whoever asked last",
         1,
-        "Replies._deliver",
+        "DirectReplyTo._deliver",
         "inbox = self.inboxes.get(address)",
         "inbox = next(reversed(self.inboxes.values()), None)",
     ),
     _special(
         "answers do not get to other nodes",
         3,
-        "Replies.answer",
-        "peer in self.broker.edges",
+        "DirectReplyTo.answer",
+        "peer in self.broker.client_ends",
         "False",
     ),
     # Limits

@@ -42,7 +42,7 @@ MUTATIONS = (
     Mutation(
         "a new master does not note what it has of the epoch before",
         3,
-        "begin_reign",
+        "note_former_epoch",
         "if epoch: ...",
         "if False: ...",
         first=2,
@@ -72,7 +72,7 @@ MUTATIONS = (
         3,
         "RemoteQueue.enqueue",
         "self._has_spool()",
-        "self._has_spool() and self.edge is None",
+        "self._has_spool() and self.client_end is None",
         first=6,
     ),
     Mutation(

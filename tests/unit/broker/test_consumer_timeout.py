@@ -110,7 +110,7 @@ def test_a_late_ack_of_many_settles_those_in_time(world: World, client: Client) 
 
 
 def test_who_is_late_too_often_is_closed(world: World, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_timeout, "FORGIVEN_MAX", 2)
+    monkeypatch.setattr(consumer_timeout, "LATE_TAGS_MAX", 2)
     declare(client, **{"consumer-timeout": 1_000, "consumer-timeout-action": "requeue"})
     client.consume("q")
     client.publish("q")

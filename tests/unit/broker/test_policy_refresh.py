@@ -36,7 +36,7 @@ def set_policy(world: World, **definition: Any) -> None:
 
 
 def told(world: World) -> int:
-    return sum(queue.said != QueueRules() for queue in world.broker.queues_by_id.values())
+    return sum(queue.applied_rules != QueueRules() for queue in world.broker.queues_by_id.values())
 
 
 def test_a_turn_tells_a_few(world: World, client: Client) -> None:
@@ -57,7 +57,7 @@ def test_a_change_in_the_middle_reaches_all(world: World, client: Client) -> Non
     set_policy(world, max_length=8)
     while world.broker.policies.outdated:
         world.broker.pump()
-    assert {queue.said.max_length for queue in world.broker.queues_by_id.values()} == {8}
+    assert {queue.applied_rules.max_length for queue in world.broker.queues_by_id.values()} == {8}
 
 
 def last(world: World) -> Any:
@@ -70,7 +70,7 @@ def test_what_is_published_meets_the_new_limit(world: World, client: Client) -> 
     client.publish(name)  # Its route is remembered.
     client.call(m.ConfirmSelect())
     set_policy(world, max_length=1, overflow="reject-publish")
-    assert last(world).said == QueueRules()
+    assert last(world).applied_rules == QueueRules()
     for _ in range(3):
         client.publish(name)
     assert last(world).ready_count == 1

@@ -11,7 +11,7 @@ import pytest
 from leveret.management.api.extensions import mirror_rings as api
 from leveret.management.api.extensions.mirror_rings import RingHandlers
 from leveret.management.http.http_messages import Request, Response
-from leveret.node.system.time_slices import Slices
+from leveret.node.system.time_slices import TimeSlices
 from tests.support.control_world import ask, cluster
 from tests.support.ring_world import Rings
 
@@ -76,14 +76,14 @@ async def test_rings_are_counted_again_if_a_node_is_lost_meanwhile(
     told = said(await made.rings(request()))
     assert (told["total"], told["sound"], told["down"]) == (5, 5, 0)
 
-    class Slow(Slices):
+    class Slow(TimeSlices):
         async def each(self, items: Any) -> Any:
             for at, item in enumerate(items):
                 if at == 3:
                     rings.servers["two@host"].node = None
                 yield item
 
-    monkeypatch.setattr(api, "Slices", Slow)
+    monkeypatch.setattr(api, "TimeSlices", Slow)
     told = said(await made.rings(request()))
     assert (told["total"], told["sound"], told["down"]) == (5, 0, 5)
     assert {one["health"] for one in told["rings"]} == {"down"}

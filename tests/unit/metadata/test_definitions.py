@@ -101,7 +101,7 @@ def test_what_is_exported_and_what_is_not() -> None:
     found = items(filled())
     assert set(found) == set(SECTIONS)
     names = {section: [one.get("name") for one in found[section]] for section in ("vhosts", "exchanges", "queues")}
-    # Not the predeclared exchanges, nor exclusive queues, nor the keeper of the delayed exchange.
+    # Not the predeclared exchanges, nor exclusive queues, nor the hidden of the delayed exchange.
     assert names == {"vhosts": ["/", "v"], "exchanges": ["x", "hidden", "later"], "queues": ["q", "amq.gen-1"]}
     assert [one["destination"] for one in found["bindings"]] == ["q", "hidden"]
     assert found["global_parameters"] == [{"name": "cluster_name", "value": "shop"}]

@@ -50,18 +50,18 @@ def a_master_that_must_go_names_the_best_that_is_not_in_sync() -> None:
     master = lead("a")
     say(master, "b", 1, 1, complete=False)
     say(master, "c", 0, 0, complete=True)
-    assert master.abdicate()
+    assert master.step_down()
     assert proposed(drain(master)) == [view(3, 3, "c", "c", lossy=3)]
     master = lead("a")
-    assert not master.abdicate(), "nobody has said what it has"
-    assert master.may_abdicate_soon()
+    assert not master.step_down(), "nobody has said what it has"
+    assert master.may_step_down_soon()
     say(master, "b", 1, 1, complete=False)
-    assert master.abdicate()
+    assert master.step_down()
     assert proposed(drain(master)) == [view(3, 3, "b", "b", lossy=3, void=3)]
     master = lead("ab")
     say(master, "b", 1, 1)
-    assert not master.abdicate(), "b can be handed over to"
-    assert not master.may_abdicate_soon()
+    assert not master.step_down(), "b can be handed over to"
+    assert not master.may_step_down_soon()
 
 
 # -- confirming ----------------------------------------------------------------------

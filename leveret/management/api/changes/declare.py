@@ -32,7 +32,7 @@ DEFAULT: Final = "amq.default"  # How paths name the exchange without a name.
 KINDS: Final[dict[str, DestinationKind]] = {"q": "queue", "e": "exchange"}
 
 
-class TopologyHandlers(Handlers):
+class DeclareHandlers(Handlers):
     def add_to(self, router: Router) -> None:
         router.add("PUT", "/api/exchanges/{vhost}/{exchange}", self.put_exchange)
         router.add("DELETE", "/api/exchanges/{vhost}/{exchange}", self.delete_exchange)

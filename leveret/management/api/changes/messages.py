@@ -37,7 +37,7 @@ REQUEUE: Final = {
 }  # fmt: skip
 
 
-class ContentHandlers(Handlers):
+class MessageHandlers(Handlers):
     def add_to(self, router: Router) -> None:
         router.add("POST", "/api/exchanges/{vhost}/{exchange}/publish", self.publish, None, self.may_publish)
         router.add("POST", "/api/queues/{vhost}/{queue}/get", self.get)

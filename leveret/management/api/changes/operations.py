@@ -30,7 +30,7 @@ REASON_CHARACTERS_MAX: Final = 200
 BODY_BYTES_MAX: Final = 16 << 10  # Of what a rebalance is asked for.
 
 
-class UpkeepHandlers(Handlers):
+class OperationHandlers(Handlers):
     def __init__(self, management: Management) -> None:
         super().__init__(management)
         self.rebalancing: asyncio.Task[None] | None = None

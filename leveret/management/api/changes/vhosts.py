@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from leveret.broker import firehose
 from leveret.management.api.common import request_body
-from leveret.management.api.common.aggregate import Everyone, added
+from leveret.management.api.common.aggregate import AllNodes, added
 from leveret.management.api.common.base import Handlers, created, done
 from leveret.management.api.common.listing import past_of, query_of
 from leveret.management.http.http_messages import bad_request, json_response, not_found
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class VhostHandlers(Handlers):
     def __init__(self, management: Management) -> None:
         super().__init__(management)
-        self.everyone = Everyone(management)
+        self.everyone = AllNodes(management)
 
     def add_to(self, router: Router) -> None:
         router.add("GET", "/api/vhosts", self.vhosts)

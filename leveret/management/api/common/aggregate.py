@@ -45,7 +45,7 @@ def _details(one: Row, other: Row) -> Row:
     return sums
 
 
-class Everyone:
+class AllNodes:
     """All running nodes, to be asked the same."""
 
     def __init__(self, management: Management) -> None:

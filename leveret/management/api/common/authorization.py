@@ -27,7 +27,7 @@ MANAGEMENT: Final = "management"
 ANY: Final = frozenset({ADMINISTRATOR, MONITORING, POLICYMAKER, MANAGEMENT})
 
 
-class Rights:
+class Authorization:
     """Checks by the present tags and permissions of whoever asks. All raise Problem."""
 
     def __init__(self, broker: Broker) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from leveret.management.api.common.authorization import Rights
+from leveret.management.api.common.authorization import Authorization
 from leveret.management.api.common.listing import Listing, Row, query_of
 from leveret.management.http.auth import refused
 from leveret.management.http.http_messages import Problem, Response, bad_request, not_found
@@ -33,7 +33,7 @@ class Handlers:
         self.management = management
         self.node = management.node
         self.metadata = management.node.metadata
-        self.rights = Rights(management.node.broker)
+        self.rights = Authorization(management.node.broker)
         self.listing = Listing()
 
     async def listed(self, request: Request, rows: list[Row], is_paged: bool = False) -> Response:

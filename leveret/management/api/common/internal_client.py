@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from leveret.management.http.http_messages import Problem, bad_request, not_found
 from leveret.management.http.pause_check import check_serving
-from leveret.node.sockets.amqp_socket import Client
+from leveret.node.sockets.amqp_socket import AmqpSocket
 from leveret.protocol import methods as m
 from leveret.protocol.frames import BODY, HEAD, HEADER, METHOD, OVERHEAD, content
 from leveret.protocol.properties import Properties, decode, encode
@@ -126,7 +126,7 @@ class Session:
         self.node = node
         self._request = request
         self._vhost = vhost
-        self._client = Client(node)
+        self._client = AmqpSocket(node)
         self._rest = b""
         self._answer: asyncio.Future[m.Method] | None = None
         self._content: list[bytes] = []  # Of the message that is being received: its header, then its body.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from leveret.base.safe_regex import BadPattern, filter_of
 from leveret.management.http.http_messages import Buffer, Problem, Response, bad_request
 from leveret.node.admin.statistics.peer_stats import ROWS_MAX
-from leveret.node.system.time_slices import Slices, in_order, picked
+from leveret.node.system.time_slices import TimeSlices, in_order, picked
 
 if TYPE_CHECKING:
     from leveret.management.http.http_messages import Request
@@ -236,7 +236,7 @@ class Listing:
 
     async def _flow(self, query: Query, first: list[Row], rows: AsyncIterator[Row]) -> AsyncIterator[Buffer]:
         async with self.streams:
-            slices = Slices()
+            slices = TimeSlices()
             yield b"[" + await _joined(query, first)
             async for row in rows:
                 yield b"," + _encoded(query.shown(row))
@@ -277,7 +277,7 @@ def _around(page: Row) -> tuple[bytes, bytes]:
 
 async def _joined(query: Query, rows: list[Row]) -> bytes:
     """A row takes some tens of microseconds to encode."""
-    return b",".join([_encoded(query.shown(row)) async for row in Slices(steps=4).each(rows)])
+    return b",".join([_encoded(query.shown(row)) async for row in TimeSlices(steps=4).each(rows)])
 
 
 def _encoded(row: Any) -> bytes:

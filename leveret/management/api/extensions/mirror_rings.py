@@ -23,7 +23,7 @@ from leveret.metadata.model.maintenance_mark import state_of
 from leveret.metadata.rules.ha_policy import is_quorum, is_stream
 from leveret.metadata.rules.permissions import refused_text
 from leveret.node.admin.common.listing_columns import MIRRORS
-from leveret.node.system.time_slices import Slices
+from leveret.node.system.time_slices import TimeSlices
 
 if TYPE_CHECKING:
     from leveret.management.http.routes import Router
@@ -119,7 +119,7 @@ class RingHandlers(OwnPathHandlers):
         sound: list[tuple[str, str, QueueSpec]] = []
         counts = dict.fromkeys(("sound", "unsynchronised", "down"), 0)
         seen: dict[str, bool] = {}
-        async for key in Slices().each(list(queues)):
+        async for key in TimeSlices().each(list(queues)):
             spec = queues.get(key)
             if spec is None or spec.view is None or is_hidden_queue(spec.name) or (vhost and spec.vhost != vhost):
                 continue

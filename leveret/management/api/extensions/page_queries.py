@@ -18,7 +18,7 @@ from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.rules.policies import APPLIES, EXCHANGE, is_applicable, queue_kind
 from leveret.node.admin.common.listing_columns import LEASES
 from leveret.node.admin.queues.peek import PEEK_BYTES_MAX, PEEK_MAX
-from leveret.node.system.time_slices import Slices
+from leveret.node.system.time_slices import TimeSlices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,7 +32,7 @@ LEASES_MAX: Final = 1_000
 APPLY_TO: Final = frozenset().union(*APPLIES.values())
 
 
-class DeskHandlers(OwnPathHandlers):
+class PageQueryHandlers(OwnPathHandlers):
     def add_to(self, router: Router) -> None:
         router.add("GET", "/api/leveret/peek/{vhost}/{queue}", self.peek)
         router.add("GET", "/api/leveret/matches/{vhost}", self.matches)
@@ -118,7 +118,7 @@ class DeskHandlers(OwnPathHandlers):
 async def _found(search: Pattern, specs: Iterable[Any], fits: Callable[[Any], object]) -> dict[str, Any]:
     count = 0
     shown: list[str] = []
-    async for spec in Slices(steps=1).each(specs):
+    async for spec in TimeSlices(steps=1).each(specs):
         if fits(spec) and search.finds(spec.name):
             count += 1
             if len(shown) < NAMES_SHOWN:

@@ -15,7 +15,7 @@ from leveret.metadata.definitions import from_table
 from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.model.implicit_bindings import implicit_binding
 from leveret.metadata.model.records import DestinationKind
-from leveret.node.system.time_slices import Slices
+from leveret.node.system.time_slices import TimeSlices
 
 if TYPE_CHECKING:
     from leveret.management.app import Management
@@ -47,7 +47,7 @@ class BindingHandlers(Handlers):
 
     async def _all(self, vhosts: set[str]) -> AsyncIterator[Row]:
         """Yield the bindings of one source after the other; bindings may change meanwhile."""
-        slices = Slices()
+        slices = TimeSlices()
         for spec in list(self.metadata.queues.values()):
             if spec.vhost in vhosts and not is_hidden_queue(spec.name):
                 yield shown(implicit_binding(spec))
@@ -61,7 +61,7 @@ class BindingHandlers(Handlers):
 
     async def _these(self, request: Request, bindings: Iterable[Binding]) -> Response:
         async def rows() -> AsyncIterator[Row]:
-            slices = Slices()
+            slices = TimeSlices()
             for binding in bindings:
                 yield shown(binding)
                 if slices.is_over():

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leveret.management.api.common.aggregate import Everyone
+from leveret.management.api.common.aggregate import AllNodes
 from leveret.management.api.common.base import Handlers
 from leveret.management.api.common.listing import Listing, Row, figures_by_rows, past_of, query_of
 from leveret.management.http.http_messages import Request, Response, json_response, not_found
@@ -35,7 +35,7 @@ class ConnectionHandlers(Handlers):
     def __init__(self, management: Management, listing: Listing) -> None:
         super().__init__(management)
         self.listing = listing
-        self.everyone = Everyone(management)
+        self.everyone = AllNodes(management)
 
     def add_to(self, router: Router) -> None:
         router.add("GET", "/api/connections", self.connections)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from leveret.management.api.common.aggregate import Everyone
+from leveret.management.api.common.aggregate import AllNodes
 from leveret.management.api.common.base import Handlers
 from leveret.management.api.common.listing import Listing, Row, query_of
 from leveret.management.http.http_messages import Request, Response
@@ -19,7 +19,7 @@ class ConsumerHandlers(Handlers):
     def __init__(self, management: Management, listing: Listing) -> None:
         super().__init__(management)
         self.listing = listing
-        self.everyone = Everyone(management)
+        self.everyone = AllNodes(management)
 
     def add_to(self, router: Router) -> None:
         router.add("GET", "/api/consumers", self.consumers)

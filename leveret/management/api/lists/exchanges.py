@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.management.api.common.aggregate import Everyone, added
+from leveret.management.api.common.aggregate import AllNodes, added
 from leveret.management.api.common.base import Handlers
 from leveret.management.api.common.listing import Listing, Row, figures_by_rows, past_of, query_of
 from leveret.management.http.http_messages import Request, Response, json_response, not_found
@@ -25,7 +25,7 @@ class ExchangeHandlers(Handlers):
     def __init__(self, management: Management, listing: Listing) -> None:
         super().__init__(management)
         self.listing = listing
-        self.everyone = Everyone(management)
+        self.everyone = AllNodes(management)
 
     def add_to(self, router: Router) -> None:
         router.add("GET", "/api/exchanges", self.exchanges)

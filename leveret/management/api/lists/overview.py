@@ -6,12 +6,12 @@ import platform
 from typing import TYPE_CHECKING, Any
 
 from leveret import __version__
-from leveret.management.api.common.aggregate import Everyone, added
+from leveret.management.api.common.aggregate import AllNodes, added
 from leveret.management.api.common.base import Handlers
 from leveret.management.api.common.listing import Listing, Row, past_of, query_of
 from leveret.management.http.http_messages import Request, Response, json_response, not_found
 from leveret.node.admin.statistics.node_rows import RETENTION, exchange_types
-from leveret.node.system.time_slices import Slices
+from leveret.node.system.time_slices import TimeSlices
 from leveret.sessions.amqp.handshake import COMPATIBLE_VERSION
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class OverviewHandlers(Handlers):
     def __init__(self, management: Management, listing: Listing) -> None:
         super().__init__(management)
         self.listing = listing
-        self.everyone = Everyone(management)
+        self.everyone = AllNodes(management)
 
     def add_to(self, router: Router) -> None:
         router.add("GET", "/api/overview", self.overview)
@@ -87,7 +87,7 @@ class OverviewHandlers(Handlers):
         stats = {name.removeprefix("stats."): value for name, value in sums.items() if name.startswith("stats.")}
         totals = {name: value for name, value in sums.items() if not name.startswith("stats.")}
         connections = channels = 0
-        slices, exchanges = Slices(), 0
+        slices, exchanges = TimeSlices(), 0
         for node in self.everyone.running():
             after: int | None = 0
             while after is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.management.api.common.aggregate import Everyone
+from leveret.management.api.common.aggregate import AllNodes
 from leveret.management.api.common.base import Handlers
 from leveret.management.api.common.listing import Listing, Query, Row, past_of, query_of, value_of
 from leveret.management.http.http_messages import Request, Response, json_response, not_found
@@ -42,7 +42,7 @@ class QueueHandlers(Handlers):
         super().__init__(management)
         self.control = management.server.control
         self.listing = listing
-        self.everyone = Everyone(management)
+        self.everyone = AllNodes(management)
         self._ordered: tuple[int, list[QueueSpec]] | None = None  # As of that index of the metadata.
 
     def add_to(self, router: Router) -> None:

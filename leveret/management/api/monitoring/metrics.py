@@ -27,7 +27,7 @@ from leveret.node.system.loop_watch import BOUNDS_S
 if TYPE_CHECKING:
     from leveret.broker.queue.queue import Queue
     from leveret.node.admin.dispatch import Control
-    from leveret.node.system.loop_watch import Turns
+    from leveret.node.system.loop_watch import TurnTimes
     from leveret.sessions.amqp.channel import Channel
 
 GAUGE: Final = "gauge"
@@ -276,7 +276,7 @@ def _one(value: Number, labels: str = "") -> list[Sample]:
     return [Sample(labels, value)]
 
 
-def node_figures(control: Control, http_logins: tuple[int, int], turns: Turns) -> list[Figure]:
+def node_figures(control: Control, http_logins: tuple[int, int], turns: TurnTimes) -> list[Figure]:
     """Return all metrics of the node itself."""
     return [
         *_resources(control),
@@ -383,7 +383,7 @@ def _global(control: Control) -> list[Figure]:
 
 def dead_letters(control: Control) -> list[Figure]:
     """By type of queue, and by what is done for them. What died without a letter is not counted."""
-    letters, found = control.node.broker.letters, []
+    letters, found = control.node.broker.dead_letters, []
     types, strategies = {False: "classic", True: "quorum"}, {False: "at_most_once", True: "at_least_once"}
 
     def labels(quorum: bool, kept: bool) -> str:
@@ -464,7 +464,7 @@ def _log(control: Control) -> list[Figure]:
         ("log_pending_bytes", GAUGE, "What waits to be written to the message log", figures["pending_bytes"]),
         ("log_damaged_segments", GAUGE, "Files of the message log with damage", figures["damaged_segments"]),
         ("content_cache_bytes", GAUGE, "Contents of messages in memory", broker.content_bytes),
-        ("dead_letters_waiting", GAUGE, "Bundles of dead letters that are on their way", len(broker.letters.open)),
+        ("dead_letters_waiting", GAUGE, "Bundles of dead letters that are on their way", len(broker.dead_letters.open)),
         ("journal_events_left_out_total", COUNTER, "Events of the journal for which there was no room",
          0 if journal is None else journal.left_out),
         ("journal_waiting_bytes", GAUGE, "Events of the journal that wait to be written",
@@ -499,7 +499,7 @@ def _maintenance(control: Control) -> list[Figure]:
     return [Figure("node_maintenance", UNTYPED, text, "maintenance_metrics", _one(int(is_out)))]
 
 
-def _turns(turns: Turns) -> list[Figure]:
+def _turns(turns: TurnTimes) -> list[Figure]:
     """Return the histogram of turn lengths: during a turn nothing else is served."""
     samples, count = [], 0
     for bound, there in zip((*map(str, BOUNDS_S), "+Inf"), turns.counts, strict=True):

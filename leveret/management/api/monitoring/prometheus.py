@@ -24,7 +24,7 @@ from leveret.management.http.routes import Router
 from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.rules.global_parameters import CLUSTER_ID
 from leveret.node.admin.statistics.peer_stats import mirror_figures
-from leveret.node.system.time_slices import Slices
+from leveret.node.system.time_slices import TimeSlices
 from leveret.sessions.amqp.handshake import COMPATIBLE_VERSION
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class MetricHandlers(Handlers):
     # -- What there is -------------------------------------------------------------------------------------------
 
     async def _queues(self, vhosts: set[str] | None = None) -> Things:
-        slices, found = Slices(), []
+        slices, found = TimeSlices(), []
         for queue in list(self.node.broker.queues_by_id.values()):
             spec = queue.spec
             if isinstance(queue, Queue) and not is_hidden_queue(spec.name) and (vhosts is None or spec.vhost in vhosts):
@@ -118,7 +118,7 @@ class MetricHandlers(Handlers):
         """Connections and channels."""
         connections: Things = []
         channels: Things = []
-        async for connection in Slices(steps=1).each(list(self.node.broker.connections)):
+        async for connection in TimeSlices(steps=1).each(list(self.node.broker.connections)):
             connections.append((f'connection="{connection.peer}"', connection))
             for channel in connection.channels.values():
                 channels.append((f'channel="{channel.who}"', channel))
@@ -150,7 +150,7 @@ class MetricHandlers(Handlers):
             yield line
 
     async def _sums(self, table: Iterable[m.Metric], things: Things) -> list[str]:
-        slices = Slices()
+        slices = TimeSlices()
         wanted = list(table)
         sums: list[float] = [0] * len(wanted)
         unused = 0
@@ -212,7 +212,7 @@ class MetricHandlers(Handlers):
             yield line
 
     async def _each(self, prefix: str, table: Iterable[m.Metric], things: Things) -> AsyncIterator[str]:
-        slices = Slices()
+        slices = TimeSlices()
         for metric in table if things else ():
             name = prefix + metric.name
             yield _head(name, metric.type, metric.help)
@@ -226,7 +226,7 @@ class MetricHandlers(Handlers):
     async def _counts(self, channels: Things, endpoint: str) -> list[str]:
         """Return counts of objects, and the node's identity."""
         broker = self.node.broker
-        slices, consumers, publishers = Slices(), 0, 0
+        slices, consumers, publishers = TimeSlices(), 0, 0
         for _, channel in channels:
             one: Channel = channel
             consumers += len(one.consumers)
@@ -271,7 +271,7 @@ class MetricHandlers(Handlers):
         ]
 
     async def _of_vhosts(self, families: set[str], vhosts: set[str] | None) -> AsyncIterator[str]:
-        slices, metadata = Slices(), self.metadata
+        slices, metadata = TimeSlices(), self.metadata
         there = dict.fromkeys(name for name in metadata.vhosts if vhosts is None or name in vhosts)
         if "vhost_status" in families:
             yield _head(f"{CLUSTER}vhost_status", m.GAUGE, "Whether a given vhost is running")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from leveret.node.cluster.maintenance import Maintenance
     from leveret.node.cluster.partition_pause import PartitionPause
     from leveret.node.config.settings import Settings
-    from leveret.node.sockets.amqp_socket import Client
+    from leveret.node.sockets.amqp_socket import AmqpSocket
     from leveret.node.stats.stats_history import StatsHistory
     from leveret.node.storage import Storage
     from leveret.node.system.alarms import Alarms
@@ -126,7 +126,7 @@ class Node(Protocol):
     @property
     def storage(self) -> Storage: ...
     @property
-    def clients(self) -> dict[Client, None]: ...
+    def clients(self) -> dict[AmqpSocket, None]: ...
     @property
     def loop(self) -> AbstractEventLoop: ...
     @property

@@ -81,7 +81,7 @@ class Staged:
 
 
 @dataclass
-class Desk:
+class DefinitionTransfers:
     """The imports that leveretctl is sending to a node, and the exports that it is fetching; the oldest first."""
 
     staged: dict[str, Staged] = field(default_factory=dict)
@@ -284,7 +284,9 @@ class Import:
 
     async def _agree(self, section: str, batch: list[c.Command]) -> None:
         broker = self.node.broker
-        answers = await paced_commands.agree(self.node.cluster, batch, rests=bool(broker.connections or broker.edges))
+        answers = await paced_commands.agree(
+            self.node.cluster, batch, rests=bool(broker.connections or broker.client_ends)
+        )
         for command, applied in zip(batch, answers, strict=True):
             if applied.refused is None:
                 self.done[section] += section == "parameters" or not isinstance(command, _LIMITS)

@@ -24,7 +24,7 @@ from leveret.node.admin.queues.mirrors import move_alone, move_queue_master
 from leveret.node.cluster.consensus import AdminError, split_address
 from leveret.node.cluster.maintenance import ClientsLeft
 from leveret.node.sockets.peer_socket import CallFailed
-from leveret.node.system.time_slices import Slices
+from leveret.node.system.time_slices import TimeSlices
 
 if TYPE_CHECKING:
     from leveret.metadata.model.records import QueueSpec
@@ -173,7 +173,7 @@ async def restart_state(control: Control) -> Any:
     running = {one.name for one in members if one.running}
     unsynced: list[dict[str, Any]] = []
     unmirrored: dict[str, int] = {}
-    count, slices = 0, Slices()
+    count, slices = 0, TimeSlices()
     for spec in list(metadata.queues.values()):
         if slices.is_over():
             await slices.rest()

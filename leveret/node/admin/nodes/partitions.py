@@ -19,7 +19,7 @@ from leveret.node.admin.common.command import RUNNING, STARTED, TEXT, TEXTS, Com
 from leveret.node.cluster.consensus import AdminError
 
 if TYPE_CHECKING:
-    from leveret.broker.remote.spool_registry import Spools
+    from leveret.broker.remote.spool_registry import SpoolRegistry
     from leveret.metadata.model.records import QueueSpec
     from leveret.node.admin.dispatch import Control
 
@@ -81,7 +81,7 @@ def local(control: Control) -> dict[str, Any]:
     }
 
 
-def _spooled(spools: Spools) -> dict[str, Any]:
+def _spooled(spools: SpoolRegistry) -> dict[str, Any]:
     """Returns the sums over this node's spools."""
     found = [spools.figures_of(spool) for spool in spools.active]
     return {

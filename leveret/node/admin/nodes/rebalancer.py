@@ -39,7 +39,7 @@ from leveret.metadata.rules.placement import LABELS, REBALANCE, labels_of, movin
 from leveret.node.admin.common.command import NoAnswer, Refused
 from leveret.node.admin.queues.mirrors import move_queue_master
 from leveret.node.cluster.consensus import AdminError
-from leveret.node.system.time_slices import Slices
+from leveret.node.system.time_slices import TimeSlices
 
 if TYPE_CHECKING:
     from leveret.base.json_values import Json
@@ -343,7 +343,7 @@ class Rebalancer:
         vhosts, queues = _pattern(wanted.vhosts), _pattern(wanted.queues)
         begin_ms = self.control.node.broker.wall_ms - self.schedule.rest_ms
         recent = self.moved_since(begin_ms) if wanted.by_itself else {}
-        found, slices = [], Slices()
+        found, slices = [], TimeSlices()
         for spec in list(self.control.node.metadata.queues.values()):
             if slices.is_over():
                 await slices.rest()

@@ -26,7 +26,7 @@ from leveret.node.admin.queues.queues import (
     queue_page,
     queue_spec,
 )
-from leveret.node.system.time_slices import Slices
+from leveret.node.system.time_slices import TimeSlices
 
 if TYPE_CHECKING:
     from leveret.node.admin.dispatch import Control
@@ -67,7 +67,7 @@ async def local_leases(control: Control, queues: list[int], columns: list[str]) 
     """Rows of the leases of those of these queues that live here."""
     check_columns(columns, columns_.LEASES)
     found = {}
-    async for number in Slices().each(queues):
+    async for number in TimeSlices().each(queues):
         queue = control.node.broker.queues_by_id.get(number)
         if isinstance(queue, Queue):
             rows = [_row(queue, view) for view in leases.lease_views(queue)]

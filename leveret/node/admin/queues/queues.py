@@ -46,7 +46,7 @@ from leveret.node.admin.queues.lists import (
     shown_table,
 )
 from leveret.node.stats.queue_rows import capacity, head_timestamp, message_count, sizes
-from leveret.node.system.time_slices import Slices, in_order, picked
+from leveret.node.system.time_slices import TimeSlices, in_order, picked
 
 if TYPE_CHECKING:
     from leveret.metadata.model.records import QueueSpec
@@ -264,7 +264,7 @@ async def queue_page(
         known = control.queues_in_order = (metadata, index, await in_order(there, _number))
     found: list[QueueSpec] = []
     start = bisect_right(known[2], after, key=_number)
-    async for spec in Slices().each(islice(known[2], start, None)):
+    async for spec in TimeSlices().each(islice(known[2], start, None)):
         if fits(spec):
             if len(found) == most:
                 return found, found[-1].id
@@ -330,7 +330,7 @@ async def local_queues(control: Control, queues: list[int], columns: list[str]) 
     """Returns the rows of those of these queues whose master is here."""
     check_columns(columns, columns_.QUEUES)
     found = {}
-    async for number in Slices(steps=4).each(queues):
+    async for number in TimeSlices(steps=4).each(queues):
         queue = control.node.broker.queues_by_id.get(number)
         if isinstance(queue, Queue):
             found[str(number)] = [QUEUE[name](control, (queue.spec, queue)) for name in columns]

@@ -12,7 +12,7 @@ from leveret.metadata.definitions import from_table
 from leveret.node.admin.queues.lists import _party, _state, _tls_of, _unconfirmed, _unsent_bytes, validity
 from leveret.node.stats import stats_history as s
 from leveret.node.stats.queue_rows import OF_CHANNELS, OF_DELIVERIES, Windows, message_stats, time_of_day
-from leveret.node.stats.stats_history import Past, counted, tick_of
+from leveret.node.stats.stats_history import ObjectHistory, counted, tick_of
 from leveret.protocol.tables import table_from_python
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ OF_PUBLISHES: Final = ("confirm", "drop_unroutable", "publish", "return_unroutab
 
 def connection_row(control: Control, connection: Connection, windows: Windows) -> dict[str, Any]:
     peer, samples = connection.peer, control.node.samples
-    past = Past(samples, s.OF_CONNECTION, samples.connections.get(connection))
+    past = ObjectHistory(samples, s.OF_CONNECTION, samples.connections.get(connection))
     row = {
         "name": str(peer),
         "node": control.name,
@@ -81,7 +81,7 @@ def _security(control: Control, connection: Connection) -> dict[str, Any]:
 
 def channel_row(control: Control, channel: Channel, windows: Windows) -> dict[str, Any]:
     connection, samples, transaction = channel.connection, control.node.samples, channel.transaction
-    past = Past(samples, s.OF_CHANNEL, samples.sessions.get(channel.session))
+    past = ObjectHistory(samples, s.OF_CHANNEL, samples.sessions.get(channel.session))
     values = dict(zip(s.CHANNEL, counted(channel.session), strict=True))
     row = {
         "name": channel.who,
@@ -121,8 +121,8 @@ def consumer_row(control: Control, consumer: ChannelConsumer) -> dict[str, Any]:
     channel, queue = consumer.channel, consumer.queue
     connection = channel.connection
     active = True
-    if queue.is_local and queue.turns is not None and queue.rules.single_active:
-        active = queue.turns.active is consumer
+    if queue.is_local and queue.consumer_order is not None and queue.rules.single_active:
+        active = queue.consumer_order.active is consumer
     return {
         "consumer_tag": consumer.tag,
         "ack_required": not consumer.no_ack,

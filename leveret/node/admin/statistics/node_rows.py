@@ -16,7 +16,7 @@ from leveret.node.admin.nodes.diagnostics import log_files
 from leveret.node.admin.nodes.partitions import local, partition_names
 from leveret.node.stats import stats_history as s
 from leveret.node.stats.queue_rows import OF_ALL, Windows, lengths, message_stats
-from leveret.node.stats.stats_history import Past, open_files
+from leveret.node.stats.stats_history import ObjectHistory, open_files
 from leveret.node.system.alarms import sockets_limit
 from leveret.sessions.amqp.handshake import COMPATIBLE_VERSION
 
@@ -61,7 +61,7 @@ def overview(control: Control, windows: Windows) -> dict[str, Any]:
     """Returns what one node adds to the overview of its cluster."""
     node = control.node
     samples, totals = node.samples, node.broker.totals
-    past = Past(samples, s.OF_NODE, samples.whole[0], of_node=True)
+    past = ObjectHistory(samples, s.OF_NODE, samples.whole[0], of_node=True)
     values = dict(zip(s.QUEUE, samples.sums, strict=True))
     churn = dict(
         connection_created=totals.connections_opened,
@@ -97,7 +97,7 @@ def shown_listeners(control: Control) -> list[dict[str, Any]]:
 def node_row(control: Control, windows: Windows) -> dict[str, Any]:
     node, settings = control.node, control.server.settings
     alarms, samples, log = node.alarms, node.samples, node.storage.log
-    past = Past(samples, s.OF_NODE, samples.whole[0], of_node=True)
+    past = ObjectHistory(samples, s.OF_NODE, samples.whole[0], of_node=True)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     figures = {
         "mem_used": alarms.memory_used_bytes,

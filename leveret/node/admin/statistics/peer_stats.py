@@ -23,8 +23,8 @@ from leveret.node.stats import queue_rows
 from leveret.node.stats import stats_history as s
 from leveret.node.stats.memory import breakdown
 from leveret.node.stats.queue_rows import Windows
-from leveret.node.stats.stats_history import Past
-from leveret.node.system.time_slices import Slices
+from leveret.node.stats.stats_history import ObjectHistory
+from leveret.node.system.time_slices import TimeSlices
 
 if TYPE_CHECKING:
     from leveret.broker.mirrors.manager import Mirror
@@ -51,7 +51,7 @@ async def local_queue_rows(control: Control, queues: list[int], past: dict[str, 
     """Returns the full rows of those of these queues whose master is here."""
     _check_count(queues, ROWS_MAX)
     control.node.samples.start()
-    windows, slices, found = Windows.asked(control, past), Slices(), {}
+    windows, slices, found = Windows.asked(control, past), TimeSlices(), {}
     for number in queues:
         queue = control.node.broker.queues_by_id.get(number)
         if isinstance(queue, Queue):
@@ -64,7 +64,7 @@ async def local_queue_rows(control: Control, queues: list[int], past: dict[str, 
 async def local_queue_totals(control: Control, queues: list[int]) -> Any:
     """Returns how many messages those queues have: ready and unacknowledged."""
     _check_count(queues, FIGURES_MAX)
-    slices, found = Slices(), {}
+    slices, found = TimeSlices(), {}
     for number in queues:
         queue = control.node.broker.queues_by_id.get(number)
         if isinstance(queue, Queue):
@@ -80,7 +80,7 @@ async def local_queue_figures(control: Control, path: list[str], after: int) -> 
     if not path:
         raise Refused(USAGE, "a column has a name")
     control.node.samples.start()
-    slices = Slices()
+    slices = TimeSlices()
     found: dict[str, Any] = {}
     last = after
     there = list(control.node.broker.queues_by_id)
@@ -108,7 +108,7 @@ def _connections(control: Control, numbers: list[int]) -> Iterator[Connection]:
 @COMMANDS.add(RUNNING, after=NUMBER)
 async def local_client_names(control: Control, after: int) -> Any:
     """Returns the connections of this node, for filters: number, name, user, vhost, channels' numbers."""
-    slices, found = Slices(), []
+    slices, found = TimeSlices(), []
     there = list(control.node.broker.connections)
     for one in islice(there, after, after + FIGURES_MAX):
         vhost = "" if one.vhost is None else one.vhost.name
@@ -122,7 +122,7 @@ async def local_client_names(control: Control, after: int) -> Any:
 async def local_connection_rows(control: Control, connections: list[int], past: dict[str, Any] | None) -> Any:
     _check_count(connections, ROWS_MAX)
     control.node.samples.start()
-    windows, slices, found = Windows.asked(control, past), Slices(), {}
+    windows, slices, found = Windows.asked(control, past), TimeSlices(), {}
     for connection in _connections(control, connections):
         found[str(connection.number)] = connection_row(control, connection, windows)
         await slices.rest()
@@ -134,7 +134,7 @@ async def local_channel_rows(control: Control, channels: list[str], past: dict[s
     """Returns rows of channels, which are named by the number of the connection, a dot, and that of the channel."""
     _check_count(channels, ROWS_MAX)
     control.node.samples.start()
-    windows, slices, found = Windows.asked(control, past), Slices(), {}
+    windows, slices, found = Windows.asked(control, past), TimeSlices(), {}
     wanted = _pairs(channels)
     for connection in _connections(control, [number for number, _ in wanted]):
         for number in [channel for of, channel in wanted if of == connection.number]:
@@ -157,7 +157,7 @@ async def local_consumer_rows(
     control: Control, vhosts: list[str] | None, queue: str | None, channel: str | None, after: int
 ) -> Any:
     """Returns the consumers of this node's connections: of some vhosts, of a queue, or of a channel."""
-    slices, found, at = Slices(), [], 0
+    slices, found, at = TimeSlices(), [], 0
     following: int | None = None
     for at, connection in enumerate(islice(list(control.node.broker.connections), after, None), after + 1):
         vhost = "" if connection.vhost is None else connection.vhost.name
@@ -185,12 +185,12 @@ async def local_exchange_stats(control: Control, vhost: str, names: list[str], p
     _check_count(names, FIGURES_MAX)
     samples = control.node.samples
     samples.start()
-    windows, slices, found = Windows.asked(control, past), Slices(), {}
+    windows, slices, found = Windows.asked(control, past), TimeSlices(), {}
     there = control.node.broker.vhosts.get(vhost)
     for name in names if there is not None else ():
         passage = there.passages.get(name)  # type: ignore[union-attr]
         if passage is not None and passage.came:
-            history = Past(samples, s.OF_EXCHANGE, samples.exchanges.get((vhost, name)))
+            history = ObjectHistory(samples, s.OF_EXCHANGE, samples.exchanges.get((vhost, name)))
             values = {"publish_in": passage.came, "publish_out": passage.went}
             found[name] = queue_rows.message_stats(values, history, s.EXCHANGE, windows.messages)
         if slices.is_over():
@@ -204,19 +204,19 @@ async def local_vhost_stats(control: Control, vhosts: list[str], past: dict[str,
     _check_count(vhosts, FIGURES_MAX)
     samples = control.node.samples
     samples.start()
-    windows, slices, found = Windows.asked(control, past), Slices(), {}
+    windows, slices, found = Windows.asked(control, past), TimeSlices(), {}
     for name in vhosts:
         sums = samples.by_vhost.get(name)
         if sums is not None:
             values = dict(zip(s.QUEUE, sums, strict=True))
-            history = Past(samples, s.OF_QUEUE, samples.vhosts.get(name))
+            history = ObjectHistory(samples, s.OF_QUEUE, samples.vhosts.get(name))
             found[name] = queue_rows.lengths(values, history, windows.lengths)
             found[name]["message_stats"] = queue_rows.message_stats(
                 values, history, queue_rows.OF_ALL, windows.messages
             )
         octets = samples.octets_by_vhost.get(name)
         if octets is not None:
-            history = Past(samples, s.OF_CONNECTION, samples.vhost_octets.get(name))
+            history = ObjectHistory(samples, s.OF_CONNECTION, samples.vhost_octets.get(name))
             figures = dict(zip(s.CONNECTION, octets, strict=True))
             found.setdefault(name, {})["octets"] = queue_rows.message_stats(
                 figures, history, s.CONNECTION, windows.data
@@ -230,7 +230,7 @@ async def local_vhost_stats(control: Control, vhosts: list[str], past: dict[str,
 async def local_overview(control: Control, past: dict[str, Any] | None) -> Any:
     control.node.samples.start()
     row = node_rows.overview(control, Windows.asked(control, past))
-    slices, channels, consumers = Slices(), 0, 0
+    slices, channels, consumers = TimeSlices(), 0, 0
     for connection in list(control.node.broker.connections):
         channels += len(connection.channels)
         consumers += sum(len(one.session.consumers) for one in connection.channels.values())
@@ -257,7 +257,7 @@ async def local_node_memory(control: Control) -> Any:
 async def mirror_figures(control: Control) -> dict[str, int | float]:
     """Returns the sums over all copies of this node; see `leveret.broker.mirrors.status`."""
     broker = control.node.broker
-    counts, now_ms, slices = broker.mirrors.journal.counts, int(time.time() * 1000), Slices()
+    counts, now_ms, slices = broker.mirrors.journal.counts, int(time.time() * 1000), TimeSlices()
     store = broker.mirrors.store
     sums = status.figures((), store, counts, now_ms)
     for some in _chunks(list(status.mirrored(broker))):
@@ -270,7 +270,7 @@ async def mirror_figures(control: Control) -> dict[str, int | float]:
         await slices.rest()
     down = 0
     for queue in list(broker.queues_by_id.values()):
-        down += not queue.is_local and queue.spec.view is not None and queue.edge is None
+        down += not queue.is_local and queue.spec.view is not None and queue.client_end is None
         if slices.is_over():
             await slices.rest()
     return {**sums, "queues_down": down}

@@ -14,7 +14,7 @@ DELAY_MS = 10_000  # Long enough for a busy machine to do all that comes before.
 
 
 def copies(node: Member, name: str) -> int:
-    """Those of the keeper."""
+    """Those of the hidden queue."""
     columns = ["queue", "node"]
     rows = node.control("mirror_status_rows", vhost="/", only=None, columns=columns, after=None)["rows"]
     return sum(queue == f"amq.delayed.{name}" for queue, _ in rows)
@@ -26,7 +26,7 @@ def publish(channel: Any, name: str, bodies: list[bytes], delay_ms: int) -> None
         channel.basic_publish(name, "k", body, properties)
 
 
-def test_the_keeper_is_lost(nodes: Cluster, name: str) -> None:
+def test_the_hidden_queue_is_lost(nodes: Cluster, name: str) -> None:
     """Declared and published at one node and at another; the first one dies before anything is due."""
     master, other, _ = nodes
     channel = master.channel()

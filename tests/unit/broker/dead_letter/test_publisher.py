@@ -150,7 +150,7 @@ def test_a_letter_that_its_target_refuses_is_given_up(world: World, client: Clie
     declare(client, "q", dead_letter_exchange="", dead_letter_routing_key="dead")
     client.publish("q", b"x", delivery_mode=2)
     reject(client, "q")
-    assert world.broker.letters.dropped == 1
+    assert world.broker.dead_letters.dropped == 1
     assert world.log.read(world.queue("q").spec.id, 1, 9, 9)[0] == []
 
 
@@ -163,7 +163,7 @@ def test_one_that_is_to_be_kept_is_tried_again(world: World, client: Client) -> 
     reject(client, "q")
     assert get(client, "dead").body == b"in the way"
     assert isinstance(get(client, "dead").method, m.BasicGetEmpty)
-    world.broker.letters.try_again()
+    world.broker.dead_letters.try_again()
     world.turn()
     assert get(client, "dead").body == b"x"
 
@@ -179,7 +179,7 @@ def test_one_that_is_to_be_kept_waits_until_it_leads_somewhere(world: World, cli
         client.publish("q", body, delivery_mode=2)
         reject(client, "q")
     for _ in range(2):
-        world.broker.letters.try_again()
+        world.broker.dead_letters.try_again()
         world.turn()
     assert sum(len(run.contents) for run in world.log.read(world.queue("q").spec.id, 1, 9, 9)[0]) == 3
     told = [text for category, level, text in world.notes if (category, level) == ("queue", "warning")]
@@ -187,11 +187,11 @@ def test_one_that_is_to_be_kept_waits_until_it_leads_somewhere(world: World, cli
     assert ("does not exist" in told[0]) == (missing == "exchange")
     client.call(m.ExchangeDeclare(exchange="later", type="direct"))
     client.call(m.QueueBind(queue="dead", exchange="later", routing_key="k"))
-    world.broker.letters.try_again()
+    world.broker.dead_letters.try_again()
     world.turn()
     assert [get(client, "dead").body for _ in range(3)] == [b"1", b"2", b"3"]
     assert world.log.read(world.queue("q").spec.id, 1, 9, 9)[0] == []
-    assert world.broker.letters.dropped == 0
+    assert world.broker.dead_letters.dropped == 0
 
 
 def test_one_that_goes_round_in_a_circle_is_kept_too(world: World, client: Client) -> None:
@@ -213,7 +213,7 @@ def test_some_letters_fit_though_not_all_do(world: World, client: Client) -> Non
     world.apply(c.SetPolicy("/", "p", "^q$", "classic_queues", 0, keeps))
     world.turn()
     assert [get(client, "dead").body for _ in range(2)] == [b"1", b"2"]
-    world.broker.letters.try_again()
+    world.broker.dead_letters.try_again()
     world.turn()
     assert get(client, "dead").body == b"3"
 

@@ -92,7 +92,7 @@ def test_contents_of_what_a_consumer_holds_are_read_for_letters(
     hold_all(world, client, bodies)
     client.send(m.BasicNack(delivery_tag=7, multiple=True, requeue=False))
     world.turn()
-    assert in_log(world, "q") == 3 and not world.broker.letters.retry.rows
+    assert in_log(world, "q") == 3 and not world.broker.dead_letters.retry.rows
     assert fetch(client, "dead") == bodies[:7]
     client.send(m.BasicNack(delivery_tag=10, multiple=True, requeue=False))
     world.turn()
@@ -124,7 +124,7 @@ def test_what_is_rejected_one_by_one_is_read_in_bites(world: World, client: Clie
     world.holds_loads = True
     for tag in range(1, 201):
         client.send(m.BasicReject(delivery_tag=tag, requeue=False))
-    (row,) = world.broker.letters.retry.rows.values()
+    (row,) = world.broker.dead_letters.retry.rows.values()
     assert len(world.ranges) == 1 and len(row.pieces) == 1
     world.holds_loads = False
     while world.ranges:
@@ -144,7 +144,7 @@ def test_what_cannot_be_read_is_tried_again(world: World, client: Client) -> Non
     then(None, first)
     assert not world.ranges
     world.holds_loads = False
-    world.broker.letters.try_again()
+    world.broker.dead_letters.try_again()
     world.finish_loads()
     world.turn()
     assert fetch(client, "dead") == [b"x"]
@@ -159,9 +159,9 @@ def test_a_queue_that_is_deleted_while_its_dead_are_read(world: World, client: C
     client.send(m.QueueDelete(queue="q"))
     client.take()
     world.finish_loads()
-    world.broker.letters.try_again()
+    world.broker.dead_letters.try_again()
     world.turn()
-    assert count(client, "dead") == 0 and not world.broker.letters.retry.rows
+    assert count(client, "dead") == 0 and not world.broker.dead_letters.retry.rows
     assert world.broker.content_bytes == 0
 
 
@@ -175,7 +175,7 @@ def test_an_exchange_that_is_gone_when_its_letters_could_be_made(world: World, c
     world.holds_loads = False
     world.finish_loads()
     world.turn()
-    assert in_log(world, "q") == 1 and not world.broker.letters.retry.rows
+    assert in_log(world, "q") == 1 and not world.broker.dead_letters.retry.rows
 
 
 def test_those_that_are_to_be_kept_wait_for_an_exchange_in_the_log(world: World, client: Client) -> None:
@@ -185,14 +185,14 @@ def test_those_that_are_to_be_kept_wait_for_an_exchange_in_the_log(world: World,
     hold_all(world, client, [b"1", b"2", b"3"])
     client.send(m.BasicReject(delivery_tag=1, requeue=False), m.BasicReject(delivery_tag=3, requeue=False))
     for _ in range(3):
-        world.broker.letters.try_again()
+        world.broker.dead_letters.try_again()
         world.turn()
-    assert (in_log(world, "q"), world.broker.letters.retry.count(world.queue("q"))) == (3, 2)
+    assert (in_log(world, "q"), world.broker.dead_letters.retry.count(world.queue("q"))) == (3, 2)
     client.call(m.ExchangeDeclare(exchange="x", type="fanout"))
     client.call(m.QueueBind(queue="dead", exchange="x"))
-    world.broker.letters.try_again()
+    world.broker.dead_letters.try_again()
     world.turn()
-    assert in_log(world, "q") == 1 and not world.broker.letters.retry.rows
+    assert in_log(world, "q") == 1 and not world.broker.dead_letters.retry.rows
     assert fetch(client, "dead") == [b"1", b"3"]
 
 
@@ -210,8 +210,8 @@ def test_a_queue_that_goes_elsewhere_takes_its_dead_along(
     client.send(m.BasicCancel(consumer_tag="q"))
     client.take()
     reads = list(world.ranges)
-    world.broker.letters.take_back(world.queue("q"))
-    assert world.queue("q").ready_count == 2 and not world.broker.letters.retry.rows
+    world.broker.dead_letters.take_back(world.queue("q"))
+    assert world.queue("q").ready_count == 2 and not world.broker.dead_letters.retry.rows
     for _, first, last, then in reads:  # Nobody wants them any more.
         then(*world.log.read(world.queue("q").spec.id, first, last, 10))
     world.holds_loads = False
@@ -229,7 +229,7 @@ def test_a_second_costs_so_many_tries_however_many_wait(world: World, client: Cl
         client.publish("q", body, delivery_mode=2)
     policy(world, **{"max-length": 0})
     world.turn()
-    letters = world.broker.letters
+    letters = world.broker.dead_letters
     for _ in range(3):
         before = letters.sent
         letters.try_again()
@@ -259,7 +259,7 @@ def test_those_whose_targets_have_room_are_not_held_up_for_ever(world: World, cl
     world.turn()
     world.apply(c.ClearPolicy("/", "full"))
     for _ in range(4):
-        world.broker.letters.try_again()
+        world.broker.dead_letters.try_again()
         world.turn()
     assert fetch(client, "other") == [b"last"]
 
@@ -283,18 +283,18 @@ def test_the_contents_of_refused_letters_need_no_memory(
         short_of_memory(world)
         assert world.broker.content_bytes < before
     assert world.queue("q").memory_bytes == 0
-    world.broker.letters.try_again()
+    world.broker.dead_letters.try_again()
     world.finish_loads()
     world.turn()
     assert world.broker.content_bytes == 0  # Refused once more, and forgotten at once.
     lift(world)
     world.broker.content_bytes_max = world.broker.spill_bytes_max = 1 << 40
     for _ in range(3):
-        world.broker.letters.try_again()
+        world.broker.dead_letters.try_again()
         world.finish_loads()
         world.turn()
     assert sorted(fetch(client, "dead")) == sorted(bodies)
-    assert in_log(world, "q") == 0 and not world.broker.letters.retry.rows
+    assert in_log(world, "q") == 0 and not world.broker.dead_letters.retry.rows
 
 
 def test_an_answer_is_given_once_however_often_its_letter_is_refused(world: World, client: Client) -> None:
@@ -322,10 +322,10 @@ def test_an_answer_is_given_once_however_often_its_letter_is_refused(world: Worl
     found: Any = to_python(reply.properties.headers)
     assert found["x-death"][0]["queue"] == "q"
     for _ in range(2):
-        world.broker.letters.try_again()
+        world.broker.dead_letters.try_again()
         world.turn()
     assert asker.take() == []
     lift(world)
-    world.broker.letters.try_again()
+    world.broker.dead_letters.try_again()
     world.turn()
     assert asker.take() == [] and fetch(client, "dead") == [b"late"]

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from leveret.base.json_values import Json
-from leveret.broker.event_journal.node_journal import MESSAGE_BYTES, WAITING_BYTES_MAX, WRITE_MS, Journal, Options
+from leveret.broker.event_journal.node_journal import MESSAGE_BYTES, WAITING_BYTES_MAX, WRITE_MS, NodeJournal, Options
 from leveret.broker.event_journal.queue_journal import (
     ENTRIES_MAX,
     GATHER_MS,
@@ -53,7 +53,7 @@ class Watched(World):
         super().sync()
 
     @property
-    def journal(self) -> Journal:
+    def journal(self) -> NodeJournal:
         assert self.broker.journal is not None
         return self.broker.journal
 

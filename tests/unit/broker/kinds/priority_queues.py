@@ -36,7 +36,7 @@ class Host:
         self.timers: Timers[Queue] = Timers()
         self.idle: Timers[Queue] = Timers()
         self.rules = QueueRules(max_priority=5)
-        self.ruled = 0
+        self.policy_version = 0
         self.features = Features()
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:

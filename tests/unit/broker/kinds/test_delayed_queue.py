@@ -10,7 +10,7 @@ import pytest
 from leveret.base.json_values import Json
 from leveret.broker.firehose import Firehose
 from leveret.broker.kinds import delayed_queue
-from leveret.broker.kinds.delayed_queue import AHEAD_MS, Keeper
+from leveret.broker.kinds.delayed_queue import AHEAD_MS, DelayedQueue
 from leveret.broker.queue.queue import Queue
 from leveret.broker.remote.remote_queue import RemoteQueue
 from leveret.metadata.model import commands as c
@@ -48,10 +48,10 @@ class DelayWorld(World):
         while self.broker.on_time():
             self.turn()
 
-    def keeper(self, exchange: str = "x") -> Keeper:
-        keeper = self.queue(hidden_queue_name(exchange))
-        assert isinstance(keeper, Keeper)
-        return keeper
+    def hidden(self, exchange: str = "x") -> DelayedQueue:
+        hidden = self.queue(hidden_queue_name(exchange))
+        assert isinstance(hidden, DelayedQueue)
+        return hidden
 
 
 def _events(metadata: Metadata) -> Any:
@@ -117,7 +117,7 @@ def test_it_comes_when_it_is_due(world: DelayWorld, client: Client) -> None:
     assert (reply.method.exchange, reply.method.routing_key, reply.method.redelivered) == ("x", "a.b", False)
     assert reply.properties.headers == {"colour": Field("S", "red"), "x-delay": Field("I", -5_000)}
     assert reply.properties.delivery_mode == 2
-    assert world.keeper().ready_count == 0 and not world.log.queues[world.keeper().spec.id]
+    assert world.hidden().ready_count == 0 and not world.log.queues[world.hidden().spec.id]
 
 
 @pytest.mark.parametrize("delay", [None, 0, -5])
@@ -154,12 +154,12 @@ def test_it_is_routed_by_the_bindings_of_then(world: DelayWorld, client: Client)
     client.call(m.QueueUnbind(queue="later", exchange="x", routing_key="k"))
     client.publish("k", b"nowhere", "x", mandatory=True, headers={"x-delay": Field("I", 5)})
     world.at(200)
-    assert client.take() == [] and world.keeper().ready_count == 0
+    assert client.take() == [] and world.hidden().ready_count == 0
 
 
 def test_transient_messages_are_kept_on_disk_and_go_on_as_transient(world: DelayWorld, client: Client) -> None:
     send(client, b"m", 100, mode=1)
-    assert len(world.log.queues[world.keeper().spec.id]) == 1
+    assert len(world.log.queues[world.hidden().spec.id]) == 1
     world.at(100)
     assert waiting(client) == [b"m"]
     assert not world.log.queues.get(world.queue("q").spec.id)
@@ -204,7 +204,7 @@ def test_a_second_delayed_exchange_lets_it_pass(world: DelayWorld, client: Clien
 
 def test_with_the_exchange_goes_what_it_kept(world: DelayWorld, client: Client) -> None:
     send(client, b"m", 100)
-    number = world.keeper().spec.id
+    number = world.hidden().spec.id
     assert client.call(m.ExchangeDelete(exchange="x")) == m.ExchangeDeleteOk()
     assert number not in world.log.queues and not any(is_hidden_queue(name) for _, name in world.metadata.queues)
     declare(client, "x")
@@ -231,17 +231,17 @@ def test_a_long_name(world: DelayWorld) -> None:
         (m.BasicGet(queue="amq.delayed.x"), 404),
     ],
 )
-def test_clients_do_not_see_keepers(world: DelayWorld, client: Client, method: m.Method, code: int) -> None:
+def test_clients_do_not_see_hidden_queues(world: DelayWorld, client: Client, method: m.Method, code: int) -> None:
     answer = client.call(method)
     assert isinstance(answer, m.ChannelClose) and answer.reply_code == code
 
 
-def test_clients_can_neither_delete_nor_reach_keepers(world: DelayWorld, client: Client) -> None:
+def test_clients_can_neither_delete_nor_reach_hidden_queues(world: DelayWorld, client: Client) -> None:
     assert client.call(m.QueueDelete(queue="amq.delayed.x")) == m.QueueDeleteOk(0)
     send(client, b"m", 100)
     client.publish("amq.delayed.x", b"past", mandatory=True)
     returned, *_ = client.take()
-    assert isinstance(returned.method, m.BasicReturn) and world.keeper().ready_count == 1
+    assert isinstance(returned.method, m.BasicReturn) and world.hidden().ready_count == 1
 
 
 def test_policies_do_not_apply(world: DelayWorld, client: Client) -> None:
@@ -261,7 +261,7 @@ def test_it_is_kept_until_its_targets_have_it_safe(world: DelayWorld, client: Cl
     send(client, b"m", 100)
     world.holds_disk = True
     world.at(100)
-    number = world.keeper().spec.id
+    number = world.hidden().spec.id
     assert len(world.log.queues[number]) == 1  # The target's block is not on disk: after a crash it must go again.
     world.holds_disk = False
     world.sync()
@@ -277,7 +277,7 @@ def test_what_is_not_on_disk_waits(world: DelayWorld, client: Client) -> None:
     world.holds_disk = False
     world.sync()
     world.at(101)
-    assert waiting(client) == [b"m"] and not world.keeper().early
+    assert waiting(client) == [b"m"] and not world.hidden().early
 
 
 def test_what_was_late_on_disk_keeps_its_place(world: DelayWorld, client: Client) -> None:
@@ -287,12 +287,12 @@ def test_what_was_late_on_disk_keeps_its_place(world: DelayWorld, client: Client
     world.broker.wall_ms = START_MS + 5
     send(client, b"second", 100)
     world.at(100)
-    assert world.keeper().early
+    assert world.hidden().early
     world.broker.wall_ms = START_MS + 200
     world.holds_disk = False
     world.sync()
     world.at(200)
-    assert waiting(client) == [b"first", b"second"] and not world.keeper().early
+    assert waiting(client) == [b"first", b"second"] and not world.hidden().early
 
 
 @pytest.mark.parametrize("at_a_time", [1, 3, 1000])
@@ -305,7 +305,7 @@ def test_a_restart_changes_nothing(world: DelayWorld, client: Client, at_a_time:
     again.load_messages_max = at_a_time
     again.turn()
     client = again.client()
-    assert again.keeper().ready_count == 11
+    assert again.hidden().ready_count == 11
     again.at(99)
     assert waiting(client) == []
     again.at(100)
@@ -336,21 +336,21 @@ def test_contents_are_forgotten_and_read_back() -> None:
     client = set_up(world)
     for number in range(20):
         send(client, b"%02d" % number, 100 + number * 7 % 20)
-    keeper = world.keeper()
-    assert keeper.memory_bytes == 0 and not keeper.warm
+    hidden = world.hidden()
+    assert hidden.memory_bytes == 0 and not hidden.warm
     world.at(150)
     assert waiting(client) == sorted((b"%02d" % number for number in range(20)), key=lambda body: int(body) * 7 % 20)
-    assert keeper.memory_bytes == 0 and keeper.ready_count == 0 and not keeper.read
+    assert hidden.memory_bytes == 0 and hidden.ready_count == 0 and not hidden.read
 
 
 def test_what_is_not_due_soon_is_not_kept_in_memory(world: DelayWorld, client: Client) -> None:
-    keeper = world.keeper()
+    hidden = world.hidden()
     send(client, b"far", LATE_MS)
-    assert keeper.memory_bytes == 0
+    assert hidden.memory_bytes == 0
     send(client, b"near", AHEAD_MS)
-    assert keeper.memory_bytes > 0
+    assert hidden.memory_bytes > 0
     world.at(AHEAD_MS)
-    assert keeper.memory_bytes == 0
+    assert hidden.memory_bytes == 0
     world.at(LATE_MS)
     assert waiting(client) == [b"near", b"far"]
     assert world.broker.content_bytes == 0
@@ -376,14 +376,14 @@ def test_what_cannot_be_read_keeps_nobody_else_back(world: DelayWorld, client: C
     world.holds_loads = False
     world.at(LATE_MS)
     assert waiting(client) == [b"b"]
-    assert world.keeper().ready_count == 1  # It is not given up.
+    assert world.hidden().ready_count == 1  # It is not given up.
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_at_random(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is read when, forgotten or restarted: all come, once, and not before they are due."""
     dice = random.Random(seed)
-    for name, most in (("ROUND_MESSAGES", 5), ("FILL_MESSAGES", 7), ("AHEAD_MESSAGES", 20), ("FLYING_MAX", 8)):
+    for name, most in (("ROUND_MESSAGES", 5), ("FILL_MESSAGES", 7), ("AHEAD_MESSAGES", 20), ("UNDER_WAY_MAX", 8)):
         monkeypatch.setattr(delayed_queue, name, dice.randint(1, most))
     monkeypatch.setattr(delayed_queue, "AHEAD_BYTES", dice.choice((1, 500, 1 << 20)))
     monkeypatch.setattr(delayed_queue, "ROUND_BYTES", dice.choice((1, 100, 1 << 20)))
@@ -415,9 +415,9 @@ def test_at_random(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         came.update((body, at_ms) for body in waiting(client) if body not in came or pytest.fail(f"{body!r} twice"))
     assert came.keys() == due.keys()
     assert all(came[body] >= due[body] for body in due)
-    keeper = world.keeper()
-    assert (keeper.ready_count, keeper.memory_bytes, world.broker.content_bytes, len(keeper.agenda)) == (0, 0, 0, 0)
-    assert not (keeper.soon or keeper.cold or keeper.read or keeper.flying or keeper.warm or keeper.early)
+    hidden = world.hidden()
+    assert (hidden.ready_count, hidden.memory_bytes, world.broker.content_bytes, len(hidden.schedule)) == (0, 0, 0, 0)
+    assert not (hidden.soon or hidden.cold or hidden.read or hidden.under_way or hidden.warm or hidden.early)
 
 
 # Targets
@@ -430,7 +430,7 @@ def test_a_full_queue_refuses_for_itself_only(world: DelayWorld, client: Client)
     send(client, b"b", 100)
     world.at(100)
     assert (waiting(client), waiting(client, "full")) == ([b"a", b"b"], [b"a"])
-    assert world.keeper().ready_count == 0
+    assert world.hidden().ready_count == 0
 
 
 def test_a_target_out_of_reach_gets_it_later_and_others_once(world: DelayWorld, client: Client) -> None:
@@ -441,10 +441,10 @@ def test_a_target_out_of_reach_gets_it_later_and_others_once(world: DelayWorld, 
     send(client, b"m", 100)
     world.at(100)
     world.at(5_000)
-    assert waiting(client) == [b"m"] and world.keeper().ready_count == 1
+    assert waiting(client) == [b"m"] and world.hidden().ready_count == 1
     world.apply(c.DeleteQueue("/", "away"))
     world.at(10_000)
-    assert waiting(client) == [] and world.keeper().ready_count == 0
+    assert waiting(client) == [] and world.hidden().ready_count == 0
 
 
 def test_dead_letters_can_be_delayed(world: DelayWorld, client: Client) -> None:
@@ -459,7 +459,7 @@ def test_dead_letters_can_be_delayed(world: DelayWorld, client: Client) -> None:
     assert waiting(client) == [b"m"]
 
 
-def test_the_firehose_does_not_tell_of_keepers(world: DelayWorld, client: Client) -> None:
+def test_the_firehose_does_not_tell_of_hidden_queues(world: DelayWorld, client: Client) -> None:
     client.declare("seen")
     bind(client, "seen", "publish.x", "amq.rabbitmq.trace")
     vhost = world.broker.vhosts["/"]

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from leveret.broker.delivery.batch import Batch, Gap, Span
-from leveret.broker.delivery.priority_ready import Levels
+from leveret.broker.delivery.priority_ready import PriorityReady
 from leveret.broker.kinds.priority_queue import PriorityQueue
 from leveret.broker.queue import paging
 from leveret.broker.queue.queue import Queue
@@ -39,14 +39,14 @@ def test_the_level_of_a_message_is_its_priority(level: int | None, mode: int | N
     assert priority(stored, HEADER_AT) == level
     batch = Batch(1)
     batch.contents = [stored]
-    assert list(Levels(5).split(batch, 0, 1)) == [(min(level or 0, 5), 0, 1)]
+    assert list(PriorityReady(5).split(batch, 0, 1)) == [(min(level or 0, 5), 0, 1)]
 
 
 def test_a_bundle_is_cut_where_the_level_changes() -> None:
     batch = Batch(1)
     batch.contents = [content(b"", level) for level in (None, 0, 3, 9, 200, 5, 1)]
-    assert list(Levels(5).split(batch, 0, 7)) == [(0, 0, 2), (3, 2, 3), (5, 3, 6), (1, 6, 7)]
-    assert list(Levels(5).split(batch, 4, 6)) == [(5, 4, 6)]
+    assert list(PriorityReady(5).split(batch, 0, 7)) == [(0, 0, 2), (3, 2, 3), (5, 3, 6), (1, 6, 7)]
+    assert list(PriorityReady(5).split(batch, 4, 6)) == [(5, 4, 6)]
 
 
 def test_a_bundle_of_one_level_is_one_span() -> None:

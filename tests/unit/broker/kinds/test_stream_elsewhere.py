@@ -76,7 +76,7 @@ def test_read_at_another_node() -> None:
     first.lose()
     cluster.run()
     assert len(cluster["b"].queue("s").consumers) == 2
-    assert cluster["b"].broker.homes["a"].unacked.count == 1  # What the other one has in hand.
+    assert cluster["b"].broker.owner_ends["a"].unacked.count == 1  # What the other one has in hand.
 
 
 def test_what_a_shared_prefetch_holds_up_is_not_given_back() -> None:

@@ -200,15 +200,15 @@ def test_who_is_waited_for_comes_first_if_it_has_not_heard_of_it() -> None:
     copies = Copies(3 * broadcast.TOLD_AT_ONCE)
     copies.tell("a")
     copies.broadcast.go_on()
-    copies.broadcast.hasten(copies.mirrors[0])
+    copies.broadcast.tell_first(copies.mirrors[0])
     assert not copies.broadcast.is_urgent, "it has"
     last = copies.mirrors[3 * broadcast.TOLD_AT_ONCE - 1]
-    copies.broadcast.hasten(last)
+    copies.broadcast.tell_first(last)
     assert copies.broadcast.is_urgent
     copies.broadcast.go_on()
     assert last.news == ["a"] and copies.tellings == broadcast.TOLD_AT_ONCE + 1
     gone = copies.mirrors.pop(3 * broadcast.TOLD_AT_ONCE - 2)
-    copies.broadcast.hasten(gone)
+    copies.broadcast.tell_first(gone)
     copies.broadcast.forget(gone)
     while copies.broadcast:
         copies.broadcast.go_on()

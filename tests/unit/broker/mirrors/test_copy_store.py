@@ -8,7 +8,7 @@ import pytest
 
 from leveret.broker.delivery.batch import Gap, Span
 from leveret.broker.mirrors.copy_store import MirrorStore, restore_queue, stored_marks
-from leveret.broker.queue.delivery_limit import Returns
+from leveret.broker.queue.delivery_limit import DeliveryLimit
 from leveret.broker.queue.features import Features
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.records import QueueSpec
@@ -611,7 +611,7 @@ def test_a_new_master_knows_what_the_tail_counts(node: Node) -> None:
     host.rules = QueueRules(counts_returns=True, delivery_limit=1)
     queue = Queue(QueueSpec(Q, "/", "q"), host)  # type: ignore[arg-type]
     restore_queue(queue, node.store.stored(Q), Started(8, 5, tuple(tail), False))
-    returns = queue.extension(Returns)
+    returns = queue.extension(DeliveryLimit)
     assert returns is not None and returns.counts == {2: 2, 6: 1} and returns.overdue == {2}
 
 
@@ -625,7 +625,7 @@ class Host:
         self.content_bytes = self.unlogged_bytes = 0
         self.sharing = None
         self.content_bytes_max = self.spill_bytes_max = 1 << 40
-        self.now_ms = self.ruled = 0
+        self.now_ms = self.policy_version = 0
         self.rules = QueueRules()
         self.features = Features()
 

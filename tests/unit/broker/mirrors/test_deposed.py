@@ -124,7 +124,7 @@ def test_what_a_deposed_master_had_in_blocks_is_confirmed_by_the_next_one(scenar
         ),
         pytest.param(
             clients_of_others,
-            Change("Mirrors._stopped", "_doubt(awaiting)", "[pending.on_safe() for pending in awaiting]"),
+            Change("MirrorManager._stopped", "_doubt(awaiting)", "[pending.on_safe() for pending in awaiting]"),
             id="a deposed master confirms what clients of other nodes published",
         ),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.mirrors import broadcast, manager
-from leveret.broker.mirrors.manager import Mirror, Mirrors
+from leveret.broker.mirrors.manager import Mirror, MirrorManager
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.view import View
 from leveret.replication import ring_frames as f
@@ -35,24 +35,24 @@ def rings(monkeypatch: pytest.MonkeyPatch) -> Rings:
 class Work:
     """What a node's copies have done since it was last asked."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, mirrors: Mirrors) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, mirrors: MirrorManager) -> None:
         self.effects: list[int] = []
-        perform = Mirrors._perform
+        perform = MirrorManager._perform
 
-        def counted(of: Mirrors, mirror: Mirror) -> int:
+        def counted(of: MirrorManager, mirror: Mirror) -> int:
             done = perform(of, mirror)
             if of is mirrors:
                 self.effects.append(done)
             return done
 
-        monkeypatch.setattr(Mirrors, "_perform", counted)
+        monkeypatch.setattr(MirrorManager, "_perform", counted)
 
     def take(self) -> list[int]:
         effects, self.effects = self.effects, []
         return effects
 
 
-def mirrors_of(rings: Rings, name: str) -> Mirrors:
+def mirrors_of(rings: Rings, name: str) -> MirrorManager:
     return rings.servers[name].world.broker.mirrors
 
 

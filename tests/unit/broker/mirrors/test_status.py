@@ -154,7 +154,7 @@ def test_a_queue_whose_master_is_out_of_reach_is_down(rings: Rings) -> None:
     rings.declare("here", "a", "b")
     rings.declare("there", "b", "a")
     broker = rings.servers["a"].world.broker
-    broker.edges["b"] = ClientEnd(broker, "b")
+    broker.client_ends["b"] = ClientEnd(broker, "b")
     assert down(broker) == 0
-    del broker.edges["b"]
+    del broker.client_ends["b"]
     assert down(broker) == 1

@@ -32,7 +32,7 @@ class Home:
     """A node with one queue, as the queue sees it."""
 
     journal = None
-    ruled = 0
+    policy_version = 0
 
     def __init__(self, rules: QueueRules | None = None, durable: bool = True, seed: int = 1) -> None:
         self.rules = rules or QueueRules()
@@ -52,7 +52,7 @@ class Home:
         self.wanted: list[Gap] = []
         self.waiting: list[Callable[[], None]] = []
         self.features = Features()
-        self.letters: Any = None
+        self.dead_letters: Any = None
         self.vhosts: dict[str, Any] = {}
         self.log = Log(self.disk, "log", LogOptions(segment_bytes=4000))
         self.log.recover([Q] if self.durable else [])

@@ -8,7 +8,7 @@ import pytest
 
 from leveret.broker.delivery.batch import Batch, Gap, Span
 from leveret.broker.delivery.offsets import Start
-from leveret.broker.queue.delivery_claims import AHEAD_MAX, AHEAD_MIN, Claims
+from leveret.broker.queue.delivery_claims import AHEAD_MAX, AHEAD_MIN, DeliveryClaims
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model import commands as c
 from leveret.storage.format.queue_block import PERSISTENT, REDELIVERED
@@ -209,7 +209,7 @@ def test_fast_consumers_are_not_held_up_for_long(rings: Rings) -> None:
     rings.run()
     assert len(reader.seen) == BACKLOG
     assert queue.number - blocks < 20
-    assert isinstance(queue.gate, Claims) and queue.gate.ahead <= AHEAD_MAX
+    assert isinstance(queue.gate, DeliveryClaims) and queue.gate.ahead <= AHEAD_MAX
 
 
 def test_get_claims_what_it_takes(rings: Rings) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.delivery.batch import Gap, Span
-from leveret.broker.queue.delivery_limit import Returns, with_count
+from leveret.broker.queue.delivery_limit import DeliveryLimit, with_count
 from leveret.broker.remote.migrate import move
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
@@ -93,7 +93,7 @@ def test_a_message_dies_when_it_came_back_more_often_than_the_limit(world: World
     assert (death["reason"], death["queue"], death["count"]) == ("delivery_limit", "q", 1)
     assert headers["x-first-death-reason"] == "delivery_limit" and COUNT not in headers
     queue = world.queue("q")
-    returns = queue.extension(Returns)
+    returns = queue.extension(DeliveryLimit)
     assert returns is not None and not returns.counts and not returns.overdue
     assert (queue.ready_count, queue.unacked_count) == (0, 0)
 
@@ -119,7 +119,7 @@ def test_consumers_are_told_from_the_first_return_on(world: World, client: Clien
     assert second.properties is not None and second.properties.headers is not None
     assert list(to_python(second.properties.headers).items()) == [("b", 2), (COUNT, 1), ("z", 1)]
     client.send(m.BasicAck(delivery_tag=tag(second)))
-    assert world.queue("q").extension(Returns).counts == {}  # type: ignore[union-attr]
+    assert world.queue("q").extension(DeliveryLimit).counts == {}  # type: ignore[union-attr]
 
 
 def test_a_queue_without_a_limit_counts_nothing(world: World, client: Client) -> None:
@@ -129,7 +129,7 @@ def test_a_queue_without_a_limit_counts_nothing(world: World, client: Client) ->
         reply = get(client)
         assert count(reply) is None
         give_back(client, "nack", reply)
-    assert world.queue("q").extension(Returns) is None
+    assert world.queue("q").extension(DeliveryLimit) is None
     assert world.blocks == [] or not any(block.counts for block in world.blocks)
 
 
@@ -141,7 +141,7 @@ def test_a_quorum_queue_counts_without_a_limit(world: World, client: Client) -> 
         reply = get(client)
         assert count(reply) == expected
         give_back(client, "nack", reply)
-    assert not world.queue("q").tended, "there is nothing to look after"
+    assert not world.queue("q").has_upkeep, "there is nothing to look after"
 
 
 def test_those_that_came_too_often_leave_from_among_others(world: World, client: Client) -> None:
@@ -190,7 +190,7 @@ def test_a_log_that_knows_of_one_that_was_about_to_leave(world: World, client: C
         client.publish("q", b"%d" % number, delivery_mode=2)
     queue.ready.clear()
     queue.restore(queue.number, 2, 7, 1, 6, 6, 4)
-    returns = queue.extension(Returns)
+    returns = queue.extension(DeliveryLimit)
     assert returns is not None
     returns.restore({1: 2, 2: 1, 4: 2}, 1)
     world.load_messages_max = 2
@@ -270,7 +270,7 @@ def test_purging_and_dropping_forget_counts(world: World, client: Client) -> Non
     declare(client)
     client.publish("q")
     give_back(client, "nack", get(client))
-    returns = world.queue("q").extension(Returns)
+    returns = world.queue("q").extension(DeliveryLimit)
     assert returns is not None and returns.counts == {1: 1}
     client.send(m.QueuePurge(queue="q"))
     assert returns.counts == {}
@@ -333,7 +333,7 @@ def test_the_next_master_does_not_take_a_mark_for_a_return() -> None:
         at_b.feed(m.encode(1, m.BasicGet(queue="q")))
         nodes.run()
     assert [count(reply) for reply in at_b.take()[-2:]] == [0, 0]
-    (one,) = [home for home in nodes["a"].broker.homes.values() if home.unacked.count]
+    (one,) = [home for home in nodes["a"].broker.owner_ends.values() if home.unacked.count]
     one._requeue(one.unacked.take_range(1, 1), shown=False)
     nodes.run()
     nodes.hand_over("c")
@@ -379,6 +379,6 @@ def test_counts_move_with_their_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     at_b = cluster["b"].client()
     found = [get(at_b) for _ in range(3)]
     assert [(reply.body, count(reply)) for reply in found if reply is not None] == [(b"0", 1), (b"1", 2), (b"2", 0)]
-    assert cluster["b"].queue("q").extension(Returns).counts == {1: 1, 2: 2}  # type: ignore[union-attr]
+    assert cluster["b"].queue("q").extension(DeliveryLimit).counts == {1: 1, 2: 2}  # type: ignore[union-attr]
     assert logged == [(1, 1, 1), (2, 2, 2)]
     cluster.finish()

@@ -14,7 +14,7 @@ from leveret.base.timers import Timers
 from leveret.broker.delivery.batch import Batch, Gap, Shared, Span
 from leveret.broker.delivery.confirms import Confirms
 from leveret.broker.delivery.offsets import Start
-from leveret.broker.event_journal.node_journal import Journal
+from leveret.broker.event_journal.node_journal import NodeJournal
 from leveret.broker.queue import paging
 from leveret.broker.queue.features import Features
 from leveret.broker.queue.queue import Queue
@@ -44,11 +44,11 @@ class Host:
         self.timers: Timers[Queue] = Timers()
         self.idle: Timers[Queue] = Timers()
         self.rules = PLAIN
-        self.ruled = 0
+        self.policy_version = 0
         self.features = Features()
-        self.letters: Any = None  # No queue here has any.
+        self.dead_letters: Any = None  # No queue here has any.
         self.vhosts: dict[str, Any] = {}  # Nor is any published from here.
-        self.journal: Journal | None = None
+        self.journal: NodeJournal | None = None
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:
         return self.rules

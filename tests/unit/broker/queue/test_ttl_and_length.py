@@ -318,7 +318,7 @@ def test_after_a_start_the_first_message_is_looked_at(
     monkeypatch.setattr(paging, "KEEP_BYTES", 0)
     queue = world.queue("q")
     queue.page_out()
-    queue.timed = queue.tended = False  # As one that was just made of what the log holds.
+    queue.timed = queue.has_upkeep = False  # As one that was just made of what the log holds.
     world.broker.timers.clear(queue)
     world.broker.content_bytes_max = world.broker.spill_bytes_max = 1 << 40
     world.broker.on_restored(queue)

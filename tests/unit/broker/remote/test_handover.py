@@ -8,7 +8,7 @@ import pytest
 
 from leveret.base.range_set import RangeSet
 from leveret.broker.delivery.batch import Gap, Span
-from leveret.broker.queue.delivery_claims import Claims
+from leveret.broker.queue.delivery_claims import DeliveryClaims
 from leveret.broker.queue.queue import Queue
 from leveret.broker.queue.reserve import reserve
 from leveret.metadata.model import commands as c
@@ -28,7 +28,7 @@ def rings() -> Any:
     rings.mend()
     rings.finish()
     assert all(member.broker.still_out == 0 for member in rings.members.values())
-    assert not any(home.inherited for member in rings.members.values() for home in member.broker.homes.values())
+    assert not any(home.inherited for member in rings.members.values() for home in member.broker.owner_ends.values())
 
 
 def fill(rings: Rings, *bodies: bytes, at: str = "a") -> Client:
@@ -314,7 +314,7 @@ def test_what_was_shown_once_stays_marked_though_another_never_saw_it(rings: Rin
     assert isinstance(found, tuple) and queue.gate is not None
     batch, at = found
     queue.requeue(batch, at, at + 1, shown=False)
-    assert not queue.gate.spare(), "the next master would be told that nobody has seen it"
+    assert not queue.gate.claimed_undelivered(), "the next master would be told that nobody has seen it"
     rings.hand_over()
     assert get(rings["c"].client()) == [(b"1", True)]
 
@@ -328,7 +328,7 @@ def test_what_was_only_claimed_is_new_to_the_next(rings: Rings, at: str) -> None
     client.consume("q")
     assert delivered(client) == [(b"%d" % number, False) for number in range(4)]
     claims = rings["a"].queue("q").gate
-    assert isinstance(claims, Claims) and claims.claimed > 4
+    assert isinstance(claims, DeliveryClaims) and claims.claimed > 4
     client.send(m.BasicNack(2, multiple=False, requeue=True))
     assert delivered(client) == [(b"1", True)]
     rings.hand_over()

@@ -117,7 +117,7 @@ def test_what_comes_behind_a_hole_is_sent_again_in_order(cluster: Cluster) -> No
     cluster.links["a", "b"].clear()
     client.publish("q", b"2", delivery_mode=2)
     client.publish("q", b"3", delivery_mode=2)
-    home = cluster["b"].broker.homes["a"]
+    home = cluster["b"].broker.owner_ends["a"]
     home.confirms.begin(1).refused = 2  # Token 1.
     cluster.release("a", "b")
     cluster.run()
@@ -558,7 +558,7 @@ def test_its_own_reign_knows_what_it_has() -> None:
     rings.hold("c", "a")
     client.publish("q", b"1", delivery_mode=2)
     queue, mirror, broker = rings["a"].queue("q"), rings.mirror("a"), rings["a"].broker
-    (sent,) = outbox.rescue(broker, mirror, queue)
+    (sent,) = outbox.take_unconfirmed(broker, mirror, queue)
     rings.release("b", "a")
     rings.release("c", "a")
     rings.run()

@@ -59,7 +59,7 @@ def test_what_the_home_has_not_heard_of_waits(cluster: Cluster) -> None:
     second.publish("q", b"early", delivery_mode=2)
     second.send(m.BasicGet(queue="q"), m.BasicAck(1))
     assert second.take() == []
-    assert len(cluster["b"].broker.homes["a"].early) == 2
+    assert len(cluster["b"].broker.owner_ends["a"].early) == 2
     cluster.behind.clear()
     cluster.run()
     assert isinstance(first.methods()[-1], m.QueueDeclareOk)
@@ -242,18 +242,18 @@ def test_publishers_wait_when_the_credit_is_used_up(cluster: Cluster) -> None:
     size = FIRST_CREDIT // 8
     for _ in range(7):
         client.publish("q", bytes(size))
-        assert connection.crowding is None and not queue.is_crowded()
+        assert connection.crowded_queue is None and not queue.is_crowded()
     client.publish("q", bytes(size))
     client.publish("q", bytes(size))
-    assert connection.crowding is queue and queue.is_crowded()
-    assert list(cluster["b"].broker.withheld) == [cluster["b"].broker.homes["a"]]
+    assert connection.crowded_queue is queue and queue.is_crowded()
+    assert list(cluster["b"].broker.waiting_links) == [cluster["b"].broker.owner_ends["a"]]
     cluster["b"].crowded = False
     cluster.run()
-    assert not queue.is_crowded() and not cluster["b"].broker.withheld
+    assert not queue.is_crowded() and not cluster["b"].broker.waiting_links
     for _ in range(100):
-        connection.crowding = None
+        connection.crowded_queue = None
         client.publish("q", bytes(size))
-        assert connection.crowding is None
+        assert connection.crowded_queue is None
     assert depth(client) == (109, 0)
 
 
@@ -261,7 +261,7 @@ def test_publishers_wait_when_the_link_takes_no_more(cluster: Cluster) -> None:
     client = client_with_queue(cluster)
     cluster.deaf.add(("a", "b"))
     client.publish("q")
-    assert client.connection.crowding is remote_queue(cluster)
+    assert client.connection.crowded_queue is remote_queue(cluster)
     cluster.drain("a", "b")
     assert not remote_queue(cluster).is_crowded()
 
@@ -273,7 +273,7 @@ def test_nobody_waits_for_a_home_that_is_gone(cluster: Cluster) -> None:
     cluster.run()
     assert remote_queue(cluster).is_crowded()
     cut(cluster)
-    assert not remote_queue(cluster).is_crowded() and not cluster["b"].broker.withheld
+    assert not remote_queue(cluster).is_crowded() and not cluster["b"].broker.waiting_links
 
 
 def test_publishers_are_slowed_down_while_the_queue_grows_though_consumers_work(cluster: Cluster) -> None:
@@ -284,8 +284,8 @@ def test_publishers_are_slowed_down_while_the_queue_grows_though_consumers_work(
         client.feed(b"".join(publish(1, "", "q", bytes(500)) for _ in range(200)))
         cluster.run()
         assert cluster["b"].queue("q").ready_count < 2 * CROWDED_AT
-    home = cluster["b"].broker.homes["a"]
-    assert remote_queue(cluster).is_crowded() and home in cluster["b"].broker.withheld
+    home = cluster["b"].broker.owner_ends["a"]
+    assert remote_queue(cluster).is_crowded() and home in cluster["b"].broker.waiting_links
     home.on_paced()  # They had their time.
     cluster.run()
     assert not remote_queue(cluster).is_crowded()
@@ -298,7 +298,7 @@ def test_a_client_that_does_not_read_holds_no_more_than_a_window(cluster: Cluste
     for _ in range(300):
         publisher.publish("q", bytes(10_000))
     (consumer,) = cluster["b"].queue("q").consumers
-    (subscription,) = cluster["a"].edge("b").subscriptions.values()
+    (subscription,) = cluster["a"].client_end("b").subscriptions.values()
     waiting = sum(len(content) for span in subscription.feed for content in span.batch.contents)
     assert 0 < waiting <= FEED_BYTES_MAX
     assert cluster["b"].queue("q").ready_count > 250

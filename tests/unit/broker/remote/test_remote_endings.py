@@ -64,7 +64,7 @@ def test_channel_closed_with_deliveries_under_way_buffered_and_out(cluster: Clus
     assert delivered(client) == [(b"1", False)]
     client.connection.output.set_writable(False)
     publisher.publish("q", b"2")
-    assert cluster["a"].edge("b").subscriptions[1].feed
+    assert cluster["a"].client_end("b").subscriptions[1].feed
     cluster.hold("b", "a")
     publisher.publish("q", b"3")
     client.connection.output.set_writable(True)
@@ -164,7 +164,7 @@ def test_queue_deleted_with_deliveries_in_every_state(cluster: Cluster) -> None:
     client.connection.output.set_writable(True)
     client.send(m.BasicAck(1))
     assert client.methods() == [m.BasicCancel("c", True)]
-    home = cluster["b"].broker.homes["a"]
+    home = cluster["b"].broker.owner_ends["a"]
     assert home.unacked.count == 0
     other.take()
 
@@ -176,7 +176,7 @@ def test_what_is_got_of_a_deleted_queue_is_forgotten_at_its_home(cluster: Cluste
     client.send(m.BasicGet(queue="q"), m.BasicGet(queue="q"), m.QueueDelete(queue="q"), m.BasicNack(1, False, True))
     client.send(m.ChannelClose(200, ""))
     client.take()
-    assert cluster["b"].broker.homes["a"].unacked.count == 0
+    assert cluster["b"].broker.owner_ends["a"].unacked.count == 0
 
 
 def test_auto_delete_queue_goes_with_its_remote_consumer_and_without_a_word(cluster: Cluster) -> None:
@@ -249,7 +249,7 @@ def test_exclusive_consumers_of_two_nodes(cluster: Cluster) -> None:
     other.consume("q", "theirs", channel=2)
     refused = client.call(m.BasicConsume(queue="q", exclusive=True))
     assert isinstance(refused, m.ChannelClose) and refused.reply_text == close.reply_text
-    assert not cluster["a"].edge("b").subscriptions
+    assert not cluster["a"].client_end("b").subscriptions
 
 
 def test_an_exclusive_queue_belongs_to_a_connection_wherever_it_is(cluster: Cluster) -> None:
@@ -385,7 +385,7 @@ def test_an_answer_that_makes_no_sense_ends_the_session_and_holds_nobody(cluster
     for payload in (b"\0\0short", b"\0" * 3, b"\x00\x11no code of AMQP"):
         cluster.hold("a", "b")
         client.send(m.QueueDeclare(queue="q", passive=True))
-        number = next(iter(cluster["a"].edge("b").asks))
+        number = next(iter(cluster["a"].client_end("b").asks))
         cluster.send("b", "a", frame_types.ANSWER, [number.to_bytes(8, "big"), payload])
         cluster.bad.clear()
         cluster.run()

@@ -310,7 +310,7 @@ def test_a_turn_sends_some_and_the_next_one_more(cluster: Cluster, monkeypatch: 
     on_turn = broker.spools.on_turn
 
     def watched() -> None:
-        flown.append({one.spec.name: one.sent + one.flying_count for one in broker.spools.by_target.values()})
+        flown.append({one.spec.name: one.sent + one.under_way_count for one in broker.spools.by_target.values()})
         on_turn()
 
     monkeypatch.setattr(broker.spools, "on_turn", watched)

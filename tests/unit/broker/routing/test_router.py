@@ -223,19 +223,19 @@ def test_a_delayed_exchange_routes_as_its_other_type() -> None:
     assert [router.varies(name) for name in ("x", "y", "")] == [True, False, False]
 
 
-def test_what_is_to_be_delayed_goes_to_the_keeper_and_no_further() -> None:
+def test_what_is_to_be_delayed_goes_to_the_hidden_queue_and_no_further() -> None:
     router: Router[str] = Router()
     router.add_exchange("front", "fanout", {})
     router.add_exchange("x", "x-delayed-message", {"x-delayed-type": Field("S", "fanout")})
     router.add_exchange("behind", "fanout", {})
-    router.add_queue("amq.delayed.x", "keeper")
+    router.add_queue("amq.delayed.x", "hidden_queue")
     router.bind_exchange("front", "x", "", {})
     router.bind_exchange("x", "behind", "", {})
     for exchange in ("front", "x", "behind"):
         router.bind_queue(exchange, f"q-{exchange}", "", {})
     late = {"x-delay": Field("I", 5)}
-    assert set(router.route("front", "k", lambda: late)) == {"q-front", "keeper"}
-    assert router.route_keys("x", ("k", "l"), lambda: late) == ("keeper",)
+    assert set(router.route("front", "k", lambda: late)) == {"q-front", "hidden_queue"}
+    assert router.route_keys("x", ("k", "l"), lambda: late) == ("hidden_queue",)
     assert set(router.route("x", "k", dict)) == {"q-x", "q-behind"}
     assert router.varies("front") and not router.varies("behind")
     assert router.route("", "amq.delayed.x", unasked) == ()

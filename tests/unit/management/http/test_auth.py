@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from leveret.broker.login_attempts import FAILURES_MAX, LATE_MS, NOTED_MAX, WAITING_MAX, WINDOW_MS, Logins
-from leveret.management.http.auth import Gate
+from leveret.broker.login_attempts import FAILURES_MAX, LATE_MS, NOTED_MAX, WAITING_MAX, WINDOW_MS, LoginAttempts
+from leveret.management.http.auth import Authentication
 from leveret.management.http.http_messages import Problem, Request
 
 
@@ -22,7 +22,7 @@ class Users:
     """Knows ann."""
 
     def __init__(self) -> None:
-        self.logins = Logins()
+        self.logins = LoginAttempts()
 
     def refuse_login(self, user: str, password: str | None) -> str | None:
         return None if (user, password) in (("ann", "s:e"), ("guest", "g")) else "no"
@@ -43,11 +43,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def gate(clock: Clock) -> Gate:
-    return Gate(cast(Any, Users()), frozenset({"guest"}), clock)
+def gate(clock: Clock) -> Authentication:
+    return Authentication(cast(Any, Users()), frozenset({"guest"}), clock)
 
 
-def status(gate: Gate, asked: Request) -> int:
+def status(gate: Authentication, asked: Request) -> int:
     try:
         gate.check(asked)
     except Problem as problem:
@@ -55,7 +55,7 @@ def status(gate: Gate, asked: Request) -> int:
     return 200
 
 
-def test_who_is_known(gate: Gate) -> None:
+def test_who_is_known(gate: Authentication) -> None:
     asked = request(basic("ann:s:e"))  # The first colon counts.
     gate.check(asked)
     assert asked.user == "ann"
@@ -65,19 +65,19 @@ def test_who_is_known(gate: Gate) -> None:
     "credentials",
     [None, "", "Basic", "Basic !", "Bearer x", basic("ann"), basic("ann:"), basic("ann:x"), basic(b"\xff:\xfe")],
 )
-def test_who_is_not(gate: Gate, credentials: str | None) -> None:
+def test_who_is_not(gate: Authentication, credentials: str | None) -> None:
     with pytest.raises(Problem) as caught:
         gate.check(request(credentials))
     assert (caught.value.status, caught.value.error, caught.value.reason) == (401, "not_authorized", "Login failed")
     assert caught.value.headers == [("www-authenticate", 'Basic realm="RabbitMQ Management"')]
 
 
-def test_guest_comes_from_this_machine_only(gate: Gate) -> None:
+def test_guest_comes_from_this_machine_only(gate: Authentication) -> None:
     assert status(gate, request(basic("guest:g"), "127.0.0.1")) == 200
     assert status(gate, request(basic("guest:g"))) == 401
 
 
-def test_passwords_cannot_be_tried_out_fast(gate: Gate, clock: Clock) -> None:
+def test_passwords_cannot_be_tried_out_fast(gate: Authentication, clock: Clock) -> None:
     for _ in range(FAILURES_MAX):
         assert late(gate, "ann:x") == (401, 0.0)
     assert late(gate, "ann:x") == (401, LATE_MS / 1000)
@@ -92,7 +92,7 @@ def test_passwords_cannot_be_tried_out_fast(gate: Gate, clock: Clock) -> None:
     assert status(gate, request(basic("ann:s:e"))) == 200
 
 
-def test_others_at_the_address_do_not_suffer(gate: Gate) -> None:
+def test_others_at_the_address_do_not_suffer(gate: Authentication) -> None:
     """However many names are tried there."""
     for number in range(1_000):
         assert late(gate, f"u{number}:x") == (401, 0.0)
@@ -101,7 +101,7 @@ def test_others_at_the_address_do_not_suffer(gate: Gate) -> None:
     assert late(gate, "ann:s:e") == (200, 0.0)
 
 
-def late(gate: Gate, credentials: str) -> tuple[int, float]:
+def late(gate: Authentication, credentials: str) -> tuple[int, float]:
     """The status of an answer, and by how much it is late."""
     try:
         gate.check(request(basic(credentials)))
@@ -110,7 +110,9 @@ def late(gate: Gate, credentials: str) -> tuple[int, float]:
     return 200, 0.0
 
 
-def test_a_flood_of_failures_does_not_fill_the_log(gate: Gate, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flood_of_failures_does_not_fill_the_log(
+    gate: Authentication, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     for number in range(500):
         late(gate, f"u{number}:x")
     assert len(caplog.records) == NOTED_MAX

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import leveret.testing
-from leveret.management.http.cors import Origins
+from leveret.management.http.cors import AllowedOrigins
 from leveret.management.http.http_messages import Problem, Request
 from tests.system.management.watching import CONFIG
 
@@ -64,10 +64,10 @@ def test_what_pages_of_others_may(
     asked = Request(method, "/", [], headers, "192.0.2.1")
     if refused:
         with pytest.raises(Problem) as caught:
-            Origins(allowed, 0).check(asked)
+            AllowedOrigins(allowed, 0).check(asked)
         assert caught.value.status == 403
     else:
-        Origins(allowed, 0).check(asked)
+        AllowedOrigins(allowed, 0).check(asked)
 
 
 def told(port: int, method: str, path: str, headers: dict[str, str]) -> tuple[int, dict[str, str]]:
@@ -123,5 +123,5 @@ def test_what_browsers_ask_beforehand(port: int) -> None:
 
 def test_off_by_default_and_anybody_without_credentials() -> None:
     asked = Request("GET", "/", [], {"origin": TRUSTED}, "192.0.2.1")
-    assert Origins((), 0).headers(asked) == []
-    assert Origins(("*",), 0).headers(asked) == [("vary", "origin"), ("access-control-allow-origin", TRUSTED)]
+    assert AllowedOrigins((), 0).headers(asked) == []
+    assert AllowedOrigins(("*",), 0).headers(asked) == [("vary", "origin"), ("access-control-allow-origin", TRUSTED)]

@@ -1,4 +1,4 @@
-"""Delayed exchanges in the metadata: each comes and goes with its keeper."""
+"""Delayed exchanges in the metadata: each comes and goes with its hidden queue."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def delayed(name: str = "x", **options: Any) -> c.DeclareExchange:
     return c.DeclareExchange("/", name, "x-delayed-message", node="a", **options)
 
 
-def test_a_delayed_exchange_comes_and_goes_with_its_keeper(store: Metadata) -> None:
+def test_a_delayed_exchange_comes_and_goes_with_its_hidden_queue(store: Metadata) -> None:
     declared, kept = store.apply(delayed(auto_delete=True)).events
     assert isinstance(declared, e.ExchangeDeclared) and isinstance(kept, e.QueueDeclared)
-    keeper = kept.spec
-    assert (keeper.name, keeper.durable, keeper.node, exchange_of(keeper)) == ("amq.delayed.x", True, "a", "x")
+    hidden = kept.spec
+    assert (hidden.name, hidden.durable, hidden.node, exchange_of(hidden)) == ("amq.delayed.x", True, "a", "x")
     assert store.apply(delayed()).events == ()
     copy = Metadata()
     copy.restore(store.snapshot())
     assert copy.queues == store.queues and copy.queue_counts == store.queue_counts == {"/": 0}
     assert store.bindings_from("/", "") == []
     for command in (
-        c.DeleteQueue("/", keeper.name),
-        c.Bind("/", "amq.fanout", "queue", keeper.name, ""),
+        c.DeleteQueue("/", hidden.name),
+        c.Bind("/", "amq.fanout", "queue", hidden.name, ""),
         c.DeclareQueue("/", "amq.delayed.y", node="a"),
     ):
         assert store.apply(command).refused is not None
@@ -48,7 +48,7 @@ def test_a_delayed_exchange_comes_and_goes_with_its_keeper(store: Metadata) -> N
     assert list(store.queues) == [("/", "q")] and store.queue_counts == {"/": 1}
 
 
-def test_a_keeper_that_is_lost_with_its_node_is_replaced(store: Metadata) -> None:
+def test_a_hidden_queue_that_is_lost_with_its_node_is_replaced(store: Metadata) -> None:
     for node in ("c", "b", "a"):
         store.apply(c.NodeStarted(node, run=f"run-{node}"))
     store.apply(delayed())
@@ -58,7 +58,7 @@ def test_a_keeper_that_is_lost_with_its_node_is_replaced(store: Metadata) -> Non
     assert events == (e.QueueDeleted(old), e.QueueDeclared(new)) and new.node == "b" and new.id > old.id
 
 
-def test_a_vhost_takes_keepers_along(store: Metadata) -> None:
+def test_a_vhost_takes_hidden_queues_along(store: Metadata) -> None:
     store.apply(delayed())
     assert store.apply(c.DeleteVhost("/")).refused is None and store.queues == {}
 
@@ -76,7 +76,7 @@ def test_where_it_is(store: Metadata) -> None:
     command = delayed(view=view)
     assert decode_command(encode_command(command)) == command
     store.apply(command)
-    keeper = store.queues["/", "amq.delayed.x"]
-    assert keeper.view == view and keeper.node == "b" and keeper.joined == {"a": 1, "b": 1}
+    hidden = store.queues["/", "amq.delayed.x"]
+    assert hidden.view == view and hidden.node == "b" and hidden.joined == {"a": 1, "b": 1}
     bad = view._replace(version=7)
     assert store.apply(delayed("y", view=bad)).refused is not None and ("/", "y") not in store.exchanges

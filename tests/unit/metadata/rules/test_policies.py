@@ -5,7 +5,7 @@ import pytest
 from leveret.base.json_values import Json
 from leveret.base.safe_regex import VHOST_COST_MAX, cost_of
 from leveret.metadata.model.commands import AddVhost, ClearPolicy, DeleteVhost, SetPolicy
-from leveret.metadata.rules.policies import KINDS, PolicyBook, stricter
+from leveret.metadata.rules.policies import KINDS, Policies, stricter
 from leveret.metadata.store import Metadata
 from leveret.protocol.tables import table_from_python
 
@@ -29,26 +29,26 @@ def put(metadata: Metadata, name: str, pattern: str, priority: int = 0, **rest: 
 def test_nothing_matches(metadata: Metadata) -> None:
     put(metadata, "p", "^orders", ha_mode="all")
     put(metadata, "elsewhere", "", vhost="other", ha_mode="all")
-    assert PolicyBook(metadata).effective("classic", "/", "bills") == (None, None, {})
+    assert Policies(metadata).effective("classic", "/", "bills") == (None, None, {})
 
 
 def test_the_highest_priority_holds_alone(metadata: Metadata) -> None:
     put(metadata, "low", "", 1, max_length=10, expires=5)
     put(metadata, "high", "^orders", 2, max_length=20)
-    book = PolicyBook(metadata)
+    book = Policies(metadata)
     assert book.effective("classic", "/", "orders.eu") == ("high", None, {"max-length": 20})
     assert book.effective("classic", "/", "bills") == ("low", None, {"max-length": 10, "expires": 5})
 
 
 def test_a_pattern_matches_anywhere_in_the_name(metadata: Metadata) -> None:
     put(metadata, "p", "eu")
-    assert PolicyBook(metadata).effective("classic", "/", "orders.eu.1").policy == "p"
+    assert Policies(metadata).effective("classic", "/", "orders.eu.1").policy == "p"
 
 
 def test_what_it_applies_to(metadata: Metadata) -> None:
     put(metadata, "q", "", 1, apply_to="queues", expires=1)
     put(metadata, "x", "", 2, apply_to="exchanges", alternate_exchange="a")
-    book = PolicyBook(metadata)
+    book = Policies(metadata)
     assert book.effective("classic", "/", "n").policy == "q"
     assert book.effective("exchange", "/", "n").policy == "x"
 
@@ -67,14 +67,14 @@ def test_what_it_applies_to(metadata: Metadata) -> None:
 def test_types_of_queues(metadata: Metadata, apply_to: str, kinds: set[str]) -> None:
     put(metadata, "p", "", apply_to=apply_to, max_length_bytes=1)
     put(metadata, "o", "", apply_to=apply_to, operator=True, max_length_bytes=1)
-    book = PolicyBook(metadata)
+    book = Policies(metadata)
     assert {kind for kind in KINDS if book.effective(kind, "/", "n").policy == "p"} == kinds
     assert {kind for kind in KINDS if book.effective(kind, "/", "n").operator_policy == "o"} == kinds
 
 
 def test_the_type_of_a_queue_is_in_its_arguments(metadata: Metadata) -> None:
     put(metadata, "p", "", apply_to="quorum_queues", max_length=1)
-    book = PolicyBook(metadata)
+    book = Policies(metadata)
     assert book.of_queue("/", "n", {}).policy is None
     assert book.of_queue("/", "n", table_from_python({"x-queue-type": "classic"})).policy is None
     assert book.of_queue("/", "n", table_from_python({"x-queue-type": "quorum"})).policy == "p"
@@ -100,7 +100,7 @@ def test_a_policy_with_a_key_that_a_type_does_not_know_makes_way(
 ) -> None:
     put(metadata, "high", "", 1, **definition)
     put(metadata, "low", "", 0, max_length_bytes=1)
-    book = PolicyBook(metadata)
+    book = Policies(metadata)
     found = {kind: book.effective(kind, "/", "n").policy for kind in KINDS if kind != "exchange"}
     assert found == {kind: "high" if kind in kinds else "low" for kind in found}
 
@@ -108,18 +108,18 @@ def test_a_policy_with_a_key_that_a_type_does_not_know_makes_way(
 def test_what_classic_queues_know_here_and_not_in_rabbitmq_is_asked_for_by_their_name(metadata: Metadata) -> None:
     put(metadata, "p", "", apply_to="classic_queues", delivery_limit=1, dead_letter_strategy="at-least-once")
     put(metadata, "not", "", 1, apply_to="classic_queues", delivery_limit=1, max_age="1D")
-    assert PolicyBook(metadata).effective("classic", "/", "n").policy == "p"
+    assert Policies(metadata).effective("classic", "/", "n").policy == "p"
 
 
 def test_an_operator_only_limits(metadata: Metadata) -> None:
     put(metadata, "p", "", max_length=10, ha_mode="all")
     put(metadata, "o", "", operator=True, max_length=5, expires=7)
-    found = PolicyBook(metadata).effective("classic", "/", "n")
+    found = Policies(metadata).effective("classic", "/", "n")
     assert found == ("p", "o", {"max-length": 5, "ha-mode": "all", "expires": 7})
 
 
 def test_a_policy_that_was_changed(metadata: Metadata) -> None:
-    book = PolicyBook(metadata)
+    book = Policies(metadata)
     put(metadata, "p", "^a", expires=1)
     assert book.effective("classic", "/", "a").policy == "p"
     put(metadata, "p", "^b", expires=1)
@@ -128,7 +128,7 @@ def test_a_policy_that_was_changed(metadata: Metadata) -> None:
 
 def test_a_pattern_that_does_not_compile_matches_nothing(metadata: Metadata) -> None:
     put(metadata, "p", "(", expires=1)
-    assert PolicyBook(metadata).effective("classic", "/", "(").policy is None
+    assert Policies(metadata).effective("classic", "/", "(").policy is None
 
 
 def test_stricter() -> None:
@@ -149,7 +149,7 @@ def test_a_switch_is_on_if_either_has_it_on() -> None:
 def test_only_the_policies_down_to_the_first_that_matches_are_searched_for(metadata: Metadata) -> None:
     put(metadata, "low", "(a+)+$", 1)
     put(metadata, "high", "^b", 2)
-    book = PolicyBook(metadata)
+    book = Policies(metadata)
     assert book.effective("classic", "/", "b").policy == "high"
     assert book.spent == cost_of("^b")
     assert book.effective("classic", "/", "a").policy == "low"
@@ -157,7 +157,7 @@ def test_only_the_policies_down_to_the_first_that_matches_are_searched_for(metad
 
 
 def test_a_book_notices_every_change(metadata: Metadata) -> None:
-    book = PolicyBook(metadata)
+    book = Policies(metadata)
     assert book.effective("classic", "/", "q").policy is None
     put(metadata, "p", "q")
     assert book.effective("classic", "/", "q").policy == "p"

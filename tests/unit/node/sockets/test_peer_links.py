@@ -21,7 +21,7 @@ from leveret.links.frame_types import PACKED
 from leveret.links.link import Identity, Link
 from leveret.node.config.settings import TlsOptions
 from leveret.node.sockets import peer_links
-from leveret.node.sockets.peer_links import Address, PeerInfo, Peers, Respond
+from leveret.node.sockets.peer_links import Address, PeerInfo, PeerLinks, Respond
 from leveret.node.sockets.peer_socket import CallFailed, PeersOptions, PeerTls, call, peer_tls
 
 COOKIE = b"the cookie of the tests"
@@ -52,7 +52,7 @@ class Node:
         self.answer: Callable[[Identity, int, bytes, Respond], None] = lambda caller, kind, payload, respond: None
         self.faulty = False
         self.when_down: Callable[[str], None] = lambda peer: None
-        self.peers = Peers(asyncio.get_running_loop(), Identity(name, uuid), cookie, self, options, tls)
+        self.peers = PeerLinks(asyncio.get_running_loop(), Identity(name, uuid), cookie, self, options, tls)
         self.port = 0
 
     def _tell(self, *what: Any) -> None:

@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 import uvloop
 
-from leveret.node.sockets.tls_handshakes import Entrance
+from leveret.node.sockets.tls_handshakes import TlsHandshakes
 from tests.support.certificates import issue
 
 
@@ -51,7 +51,7 @@ def test_those_who_do_not_finish_make_room(runner: asyncio.Runner, folder: Path)
         loop = asyncio.get_running_loop()
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(folder / "server.pem", folder / "server.key")
-        entrance = Entrance(loop, handshakes_max=5)
+        entrance = TlsHandshakes(loop, handshakes_max=5)
         server = await entrance.listen(Echo, "127.0.0.1", 0, context, 60.0)
         port = server.sockets[0].getsockname()[1]
         made, lost = Echo.made, Echo.lost
@@ -88,7 +88,7 @@ def test_those_who_do_not_finish_make_room(runner: asyncio.Runner, folder: Path)
 
 def test_an_address_that_is_taken(runner: asyncio.Runner, folder: Path) -> None:
     async def listen_twice() -> None:
-        entrance = Entrance(asyncio.get_running_loop())
+        entrance = TlsHandshakes(asyncio.get_running_loop())
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         server = await entrance.listen(Echo, "127.0.0.1", 0, context, 60.0)
         with pytest.raises(OSError):

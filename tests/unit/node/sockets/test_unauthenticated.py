@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import random
 
-from leveret.node.sockets.unauthenticated import TELL_S, Strangers, share_of
+from leveret.node.sockets.unauthenticated import TELL_S, Unauthenticated, share_of
 
 
 def test_the_oldest_of_the_address_that_has_most_goes_first() -> None:
-    strangers: Strangers[str] = Strangers()
+    strangers: Unauthenticated[str] = Unauthenticated()
     for name, host in (
         ("a1", "10.0.0.1"),
         ("b1", "10.0.0.2"),
@@ -20,14 +20,14 @@ def test_the_oldest_of_the_address_that_has_most_goes_first() -> None:
 
 
 def test_of_many_addresses_with_one_each_the_oldest_goes_first() -> None:
-    strangers: Strangers[int] = Strangers()
+    strangers: Unauthenticated[int] = Unauthenticated()
     for number in range(100):
         strangers.add(number, f"10.0.0.{number}")
     assert [strangers.evict() for _ in range(100)] == list(range(100))
 
 
 def test_who_is_known_is_no_stranger() -> None:
-    strangers: Strangers[str] = Strangers()
+    strangers: Unauthenticated[str] = Unauthenticated()
     for name in "abc":
         strangers.add(name, "10.0.0.1")
     strangers.discard("a")
@@ -44,7 +44,7 @@ def test_shares() -> None:
 
 
 def test_as_a_plain_list_would_do_it() -> None:
-    dice, strangers = random.Random(7), Strangers[int]()
+    dice, strangers = random.Random(7), Unauthenticated[int]()
     there: list[tuple[int, str]] = []
     for number in range(5_000):
         host = f"10.0.0.{dice.randrange(4)}"
@@ -63,7 +63,7 @@ def test_as_a_plain_list_would_do_it() -> None:
 
 
 def test_the_log_is_told_now_and_then() -> None:
-    strangers: Strangers[int] = Strangers()
+    strangers: Unauthenticated[int] = Unauthenticated()
     for number in range(10):
         strangers.add(number, "10.0.0.1")
     assert strangers.to_tell(5.0) == 0

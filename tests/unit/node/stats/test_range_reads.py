@@ -15,7 +15,7 @@ from leveret.broker.queue.queue import Queue
 from leveret.data.sheet import decode
 from leveret.metadata.model.records import QueueSpec
 from leveret.node.stats import range_reads
-from leveret.node.stats.range_reads import BUSY_BYTES_PER_S, Elsewhere, Reads, memory_only
+from leveret.node.stats.range_reads import BUSY_BYTES_PER_S, Elsewhere, RangeReads, memory_only
 from leveret.storage.format.queue_block import PERSISTENT, Block
 from leveret.storage.log import Log, LogOptions
 from simulation.core.disk import FaultyDisk
@@ -46,7 +46,7 @@ class Desk:
             metadata=SimpleNamespace(queues={("/", "q"): spec}),
             loop=self,
         )
-        self.reads = Reads(cast(Any, self.node))
+        self.reads = RangeReads(cast(Any, self.node))
 
     def time(self) -> float:
         return self.now

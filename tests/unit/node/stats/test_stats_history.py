@@ -13,7 +13,7 @@ from leveret.base.counters import ExchangeCounters, MessageCounters, NodeCounter
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.records import QueueSpec
 from leveret.node.stats import stats_history as s
-from leveret.node.stats.stats_history import KEPT, Past, StatsHistory, Window, row_at, tick_of
+from leveret.node.stats.stats_history import KEPT, ObjectHistory, StatsHistory, Window, row_at, tick_of
 from leveret.node.system import time_slices
 from tests.unit.broker.queue.test_queue import Host
 
@@ -57,8 +57,8 @@ class World:
         asyncio.run(self.samples.take(self.tick))
         self.tick += 1
 
-    def past(self, queue: Queue) -> Past:
-        return Past(self.samples, s.OF_QUEUE, self.samples.queues.get(queue))
+    def past(self, queue: Queue) -> ObjectHistory:
+        return ObjectHistory(self.samples, s.OF_QUEUE, self.samples.queues.get(queue))
 
 
 class SimpleHash:
@@ -203,7 +203,7 @@ def test_exchanges(world: World) -> None:
     world.sample()
     passage.came = 12
     world.sample()
-    past = Past(world.samples, s.OF_EXCHANGE, world.samples.exchanges["/", "x"])
+    past = ObjectHistory(world.samples, s.OF_EXCHANGE, world.samples.exchanges["/", "x"])
     assert (past.rate("publish_in"), past.rate("publish_out")) == (2.0, 0.0)
     world.vhosts["/"].passages.clear()
     world.sample()

@@ -13,7 +13,7 @@ import pytest
 
 from leveret.node.config.settings import LOG_CATEGORIES, LOG_LEVELS, LogForm, Rotation, Settings, log_levels
 from leveret.node.system import logs
-from leveret.node.system.logs import FileOutput, Form, NoLogFile, next_rotation
+from leveret.node.system.logs import FileOutput, LogFormatter, NoLogFile, next_rotation
 
 NOON = datetime(2026, 3, 4, 12, 30, 15)  # A Wednesday.
 
@@ -49,7 +49,7 @@ def record(text: str, category: str = "connection", level: int = logging.INFO) -
 
 
 def test_a_line_of_text() -> None:
-    line = Form(LogForm(), 7).format(record("one\ntwo"))
+    line = LogFormatter(LogForm(), 7).format(record("one\ntwo"))
     first, second = line.split("\n")
     stamp = datetime.fromtimestamp(1_700_000_000.25).astimezone().isoformat(" ", "microseconds")
     assert first == f"{stamp} [info] <0.7.0> one"
@@ -57,7 +57,7 @@ def test_a_line_of_text() -> None:
 
 
 def test_json_has_the_keys_of_rabbitmq() -> None:
-    entry = json.loads(Form(LogForm(json=True), 7).format(record('say "a"\nb\udcff')))
+    entry = json.loads(LogFormatter(LogForm(json=True), 7).format(record('say "a"\nb\udcff')))
     assert list(entry) == ["time", "level", "msg", "domain", "pid"]
     assert entry["msg"] == 'say "a"\nb?'
     assert (entry["level"], entry["domain"], entry["pid"]) == ("info", "rabbitmq.connection", "<0.7.0>")
@@ -73,16 +73,16 @@ def test_json_has_the_keys_of_rabbitmq() -> None:
     ],
 )
 def test_other_forms(form: LogForm, head: str) -> None:
-    assert Form(form, 1).format(record("x")) == f"{head} <0.1.0> x"
+    assert LogFormatter(form, 1).format(record("x")) == f"{head} <0.1.0> x"
 
 
 def test_times_with_and_without_a_zone() -> None:
-    assert "T" in str(Form(LogForm(time="rfc3339_T"), 1).time_of(0.0))
-    assert str(Form(LogForm(time="lager_default"), 1).time_of(0.5)).endswith(".500")
+    assert "T" in str(LogFormatter(LogForm(time="rfc3339_T"), 1).time_of(0.0))
+    assert str(LogFormatter(LogForm(time="lager_default"), 1).time_of(0.5)).endswith(".500")
 
 
 def test_single_line() -> None:
-    assert Form(LogForm(time="epoch_secs", single_line=True), 1).format(record("a\nb")).endswith("> a b")
+    assert LogFormatter(LogForm(time="epoch_secs", single_line=True), 1).format(record("a\nb")).endswith("> a b")
 
 
 def test_a_fault_is_shown_with_where() -> None:
@@ -91,7 +91,7 @@ def test_a_fault_is_shown_with_where() -> None:
     except ValueError as error:
         made = record("failed")
         made.exc_info = (type(error), error, error.__traceback__)
-    assert "ValueError: no" in Form(LogForm(), 1).format(made)
+    assert "ValueError: no" in LogFormatter(LogForm(), 1).format(made)
 
 
 def entry(text: str, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:
@@ -116,7 +116,7 @@ def entry(text: str, *arguments: object, error: BaseException | None = None) -> 
 @pytest.mark.parametrize("form", [LogForm(time="epoch_secs"), LogForm(json=True)])
 def test_what_strangers_send_is_escaped_and_bounded(form: LogForm, name: str, shown: str) -> None:
     for argument in (name, ValueError(name)):
-        line = Form(form, 1).format(entry("user '%s'\nis %d of %r", argument, 7, "us"))
+        line = LogFormatter(form, 1).format(entry("user '%s'\nis %d of %r", argument, 7, "us"))
         text = json.loads(line)["msg"] if form.json else line.replace("1700000000 [info] <0.1.0> ", "")
         assert text == f"user '{shown}'\nis 7 of 'us'"
 
@@ -124,16 +124,16 @@ def test_what_strangers_send_is_escaped_and_bounded(form: LogForm, name: str, sh
 def test_arguments_by_name_are_escaped_too() -> None:
     made = entry("%(user)s at %(port)d")
     made.args = {"user": "a\nb", "port": 1}
-    assert Form(LogForm(single_line=True), 1).format(made).endswith("> a\\x0ab at 1")
+    assert LogFormatter(LogForm(single_line=True), 1).format(made).endswith("> a\\x0ab at 1")
 
 
 def test_an_argument_may_have_lines_of_our_own() -> None:
-    text = Form(LogForm(time="epoch_secs"), 1).format(entry("%s", logs.lines("one\n\x1btwo")))
+    text = LogFormatter(LogForm(time="epoch_secs"), 1).format(entry("%s", logs.lines("one\n\x1btwo")))
     assert text == "1700000000 [info] <0.1.0> one\n1700000000 [info] <0.1.0> \\x1btwo"
 
 
 def test_an_entry_is_bounded_as_a_whole() -> None:
-    form = Form(LogForm(), 1)
+    form = LogFormatter(LogForm(), 1)
     many = form.format(entry("failed", error=ValueError("\n" * 1_000_000))).split("\n")
     assert len(many) < 1_000 and sum(map(len, many)) < 100_000
     long = form.format(entry("%s" * 100, *["y" * 5_000] * 100))

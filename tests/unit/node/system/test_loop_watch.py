@@ -13,11 +13,11 @@ import uvloop
 
 from leveret.management.api.monitoring import metrics
 from leveret.node.system import loop_watch
-from leveret.node.system.loop_watch import BEAT_S, BOUNDS_S, Turns, Watch
+from leveret.node.system.loop_watch import BEAT_S, BOUNDS_S, LoopWatch, TurnTimes
 
 
 def test_a_histogram_of_turns() -> None:
-    turns = Turns()
+    turns = TurnTimes()
     for seconds in (0.0, BOUNDS_S[0], 0.0500001, 0.1, 0.11, 99.0):
         turns.note(seconds)
     assert turns.counts[0] == 2
@@ -29,7 +29,7 @@ def test_a_histogram_of_turns() -> None:
 
 
 def test_the_histogram_as_prometheus_reads_it() -> None:
-    turns = Turns()
+    turns = TurnTimes()
     for seconds in (0.001, 0.3, 0.3, 60.0):
         turns.note(seconds, seconds / 2)
     figures = {figure.name: figure for figure in metrics._turns(turns)}
@@ -66,9 +66,9 @@ class Clock:
         return self.now
 
 
-def watched() -> tuple[Watch, Loop, Clock, Clock]:
+def watched() -> tuple[LoopWatch, Loop, Clock, Clock]:
     loop, clock, processor = Loop(), Clock(), Clock()
-    made = Watch(clock, processor)
+    made = LoopWatch(clock, processor)
     made._thread_id = threading.get_ident()
     made._arm(loop)  # type: ignore[arg-type]
     return made, loop, clock, processor
@@ -110,7 +110,7 @@ def test_with_a_real_loop(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCap
         monkeypatch.setattr(loop_watch, name, 0.001)
 
     async def main() -> None:
-        made = Watch()
+        made = LoopWatch()
         made.start(asyncio.get_running_loop())
         try:
 

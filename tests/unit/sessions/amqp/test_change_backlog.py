@@ -8,12 +8,12 @@ import pytest
 
 from leveret.protocol import methods as m
 from leveret.protocol.frames import METHOD, frame
-from leveret.sessions.amqp.change_backlog import BYTES_MAX, Backlog
+from leveret.sessions.amqp.change_backlog import BYTES_MAX, ChangeBacklog
 from tests.support.machines import Client, Reply, World, publish
 
 
 def test_methods_are_put_off_by_channel() -> None:
-    backlog = Backlog()
+    backlog = ChangeBacklog()
     assert not backlog and backlog.take(1) is None
     for number, payload in ((1, b"a"), (2, b"x"), (1, b"bc")):
         backlog.put(number, payload)

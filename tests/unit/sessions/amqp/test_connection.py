@@ -164,7 +164,7 @@ def test_nothing_is_published_to_a_queue_that_goes_with_its_last_consumer(exchan
     world.release_metadata()
     world.turn()
     assert ("/", "q") not in world.metadata.queues
-    assert not world.broker.vhosts["/"].doomed
+    assert not world.broker.vhosts["/"].deleting
 
 
 # -- Errors --------------------------------------------------------------------------------------------------------

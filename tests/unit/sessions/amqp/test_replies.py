@@ -68,10 +68,10 @@ def test_a_link_that_does_not_keep_up_makes_publishers_wait(cluster: Cluster) ->
     address = asking(asker)
     cluster.deaf.add(("b", "a"))
     server.publish(address, b"answer")
-    crowding = server.connection.crowding
-    assert crowding is not None and crowding.is_crowded()
+    crowded_queue = server.connection.crowded_queue
+    assert crowded_queue is not None and crowded_queue.is_crowded()
     cluster.drain("b", "a")
-    assert not crowding.is_crowded()
+    assert not crowded_queue.is_crowded()
 
 
 @pytest.mark.parametrize(
