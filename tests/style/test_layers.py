@@ -28,6 +28,7 @@ LAYERS = (
     "leveret.client",
     "leveret.data",
     "leveret.protocol",
+    "leveret.protocol.mqtt",
     "leveret.storage.format",
     "leveret.storage.segments",
     "leveret.storage",
