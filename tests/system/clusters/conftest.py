@@ -45,9 +45,10 @@ def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def nodes(fragile: Cluster) -> Iterator[Cluster]:
-    """Three nodes to kill, freeze and start again; whole again before the next test begins."""
+    """Three nodes to kill, freeze and start again; whole and empty again before the next test begins."""
     try:
         fragile.mend()
+        fragile.clear()
     except (RuntimeError, AssertionError):
         fragile.begin_anew()  # A test that failed must not take the others along.
     yield fragile
