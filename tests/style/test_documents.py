@@ -57,7 +57,7 @@ def test_links(name: str) -> None:
 
 def test_the_checks_of_the_table() -> None:
     text = (DOCS / "operations.md").read_text()
-    table = text.partition("## Is it well?")[2].partition("Liveness")[0]
+    table = text.partition("## Health checks")[2].partition("Liveness")[0]
     for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE):
         for command in re.findall(r"`([^`]+)`", row):
             parse(shlex.split(command), COMMANDS)
