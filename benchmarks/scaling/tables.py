@@ -1,4 +1,4 @@
-"""What `scaling` found, as tables. A line above each says whether it was measured, simulated or reckoned."""
+"""Tables of the results of `scaling`. A line above each says whether it was measured, simulated or calculated."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _metadata(found: Found) -> Iterator[str]:
         return
     yield "### Metadata"
     yield ""
-    yield "Measured: the fold itself, with queues that have three members and one binding. Time of a processor."
+    yield "Measured: the metadata store, with queues that have three members and one binding. Processor time."
     columns: list[Column] = [
         ("queues", number("queues")),
         ("declare, µs", number("declare_us", places=1)),
@@ -71,8 +71,8 @@ def _placement(found: Found) -> Iterator[str]:
     yield "### Placement"
     yield ""
     yield (
-        f"Measured: the code that chooses, for {queues:,.0f} queues of {COPIES} members, declared at all nodes in "
-        "turn, each choice knowing all earlier ones."
+        f"Measured: the code that places queues, for {queues:,.0f} queues of {COPIES} members, declared at all nodes "
+        "in turn, each choice knowing all earlier ones."
     )
     rows = [
         point
@@ -93,7 +93,7 @@ def _placement(found: Found) -> Iterator[str]:
     ]
     yield from table(columns, rows)
     if clusters := same_queues(found):
-        yield "Simulated: where nodes put the queues that clients declare at all of them at once."
+        yield "Simulated: where queues are placed that clients declare at all nodes at once."
         columns = [
             ("nodes", number("nodes")),
             ("masters a node", number("masters_mean", places=1)),
@@ -110,8 +110,8 @@ def _rebalance(found: Found) -> Iterator[str]:
     yield "### A node is added"
     yield ""
     yield (
-        "Measured: the plan that gives it its share. Mirrored queues can only be led where they have a mirror, so a "
-        "plan for them looks at more of them."
+        "Measured: the plan that gives the new node its share. A mirrored queue can only move to a node with a mirror, "
+        "so a plan for such queues looks at more of them."
     )
     rows = []
     for key, kind in (("rebalance", "no"), ("rebalance mirrored", "three")):
@@ -138,7 +138,7 @@ def same_queues(found: Found) -> list[Point]:
 def _links(found: Found) -> Iterator[str]:
     if not (points := same_queues(found)):
         return
-    yield "### Links, and a cluster that does nothing"
+    yield "### Links, and an idle cluster"
     yield ""
     yield (
         f"Simulated. The last three columns are with {points[-1]['queues']:,.0f} mirrored queues that nobody uses. "
@@ -166,8 +166,8 @@ def _agreement(found: Found) -> Iterator[str]:
     yield "### Agreement"
     yield ""
     yield (
-        "Simulated: a network of 0.1 ms, syncs of 0.5 ms, one processor a node. One declare alone at a node that does "
-        "not lead, then 60 at a time from all nodes."
+        "Simulated: a network of 0.1 ms, syncs of 0.5 ms, one processor for each node. One declare at a time at a node "
+        "that is not the leader, then 60 at a time at all nodes."
     )
     columns: list[Column] = [
         ("nodes", number("nodes")),
@@ -184,9 +184,9 @@ def _agreement(found: Found) -> Iterator[str]:
     yield from table(columns, points)
     plain, mirrored = leader_line(points, "plain"), leader_line(points, "mirrored")
     yield (
-        f"Lines through those up to {STRAIGHT} nodes, by the frames that all nodes send: {plain.base:,.0f} + "
-        f"{plain.slope:,.1f} µs a frame for a declare, {mirrored.base:,.0f} + {mirrored.slope:,.1f} µs a frame for one "
-        "with mirrors."
+        f"Straight lines through the rows up to {STRAIGHT} nodes, by the frames that all nodes send: "
+        f"{plain.base:,.0f} + {plain.slope:,.1f} µs a frame for a declare, {mirrored.base:,.0f} + "
+        f"{mirrored.slope:,.1f} µs a frame for one with mirrors."
     )
     yield ""
 
@@ -196,7 +196,7 @@ def _loss(found: Found) -> Iterator[str]:
         return
     yield "### A node is lost"
     yield ""
-    yield "Simulated: the process is killed, its links close at once; it did not lead the consensus. Queues are idle."
+    yield "Simulated: the process is killed, its links close at once; it was not the Raft leader. Queues are idle."
     columns: list[Column] = [
         ("nodes", number("nodes")),
         ("queues", number("queues")),
@@ -205,14 +205,15 @@ def _loss(found: Found) -> Iterator[str]:
         ("promoted", number("promoted")),
         ("all served after, ms", number("served_s", 1e3)),
         ("commands in 3 s", number("lost_commands")),
-        ("longest pass of a node, ms", number("longest_s", 1e3)),
+        ("longest turn of a node, ms", number("longest_s", 1e3)),
         ("busiest node in 3 s, s of processor", number("settled_busy_s", places=2)),
     ]
     yield from table(columns, points)
     yield (
-        "Reckoned from the runs of three nodes, by straight lines between them: seconds until all are served, where "
-        "masters are spread evenly. If a machine loses its power, its links fall silent, and "
-        f"{NET_TICKTIME_S:.0f} s come before that. *Beyond*: more masters at a node than were ever lost here."
+        "Calculated from the runs of three nodes, by straight lines between them: seconds until all queues have a "
+        "master, if masters are spread evenly. If a machine loses its power, add "
+        f"{NET_TICKTIME_S:.0f} s until its silence is noticed. *Beyond*: more masters on a node than were ever lost "
+        "here."
     )
     three = [point for point in points if point["nodes"] == NODES[0]]
     rows: list[Point] = [{"nodes": nodes} for nodes in NODES]
@@ -235,7 +236,7 @@ def _traffic(found: Found) -> Iterator[str]:
     yield ""
     yield (
         "Simulated: one queue, persistent messages of 100 bytes, confirmed, consumed and acknowledged at its master, "
-        "one processor a node."
+        "one processor for each node."
     )
     columns: list[Column] = [
         ("members", number("members")),
@@ -248,7 +249,7 @@ def _traffic(found: Found) -> Iterator[str]:
     yield from table(columns, points)
     members = [one for one in MEMBERS if any(point["members"] == one for point in points)]
     yield (
-        "Reckoned from that: what a cluster of N nodes does in sum, with many queues spread evenly and clients at "
+        "Calculated from that: the total of a cluster of N nodes, with many queues spread evenly and clients at "
         "their masters: N / (master + (M − 1) mirror) for M members, millions a second."
     )
     columns = [("nodes", number("nodes"))]
@@ -271,9 +272,9 @@ def _real(found: Found) -> Iterator[str]:
     yield "### The model beside three real processes"
     yield ""
     yield (
-        "Three nodes, all queues led by one of them and mirrored by the others; that one is killed. *Processor* is the "
-        "busier of the two that are left, until all queues are served. In reality that is until a publish for each is "
-        "confirmed, and `calm` is how long that takes without a loss."
+        "Three nodes; one of them is the master of all queues, the others mirror them; the master is killed. "
+        "*Processor* is the busier of the two other nodes, until all queues are served. In reality that is until a "
+        "publish to each is confirmed; `calm` is how long that takes without a loss."
     )
     yield ""
     yield "| | " + " | ".join(_title(point) for point in found["real"]) + " |"
@@ -284,7 +285,7 @@ def _real(found: Found) -> Iterator[str]:
         ("declares/s", "declares_per_s", 1, 0),
         ("processor until served, s", "served_busy_s", 1, 2),
         ("processor until all has settled, s", "settled_busy_s", 1, 2),
-        ("longest pass of a node, s", "longest_s", 1, 2),
+        ("longest turn of a node, s", "longest_s", 1, 2),
         ("all served after, s", "served_s", 1, 2),
         ("calm, processor, s", "calm_busy_s", 1, 2),
         ("calm, s", "calm_s", 1, 2),
@@ -299,7 +300,7 @@ def _real(found: Found) -> Iterator[str]:
 
 
 def _title(point: Point) -> str:
-    return f"{point['queues']:,.0f}, {'led by another' if point['away'] else 'led by the leader'}"
+    return f"{point['queues']:,.0f}, {'master on another node' if point['away'] else 'master on the leader'}"
 
 
 SECTIONS: Final = (_metadata, _placement, _rebalance, _links, _agreement, _loss, _traffic, _real)
