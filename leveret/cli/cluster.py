@@ -153,18 +153,18 @@ def make_plan(
     count = _number("--nodes", nodes, 1, NODES_MAX, len(known) or DEFAULT_NODES)
     if count < len(known):
         raise Wrong(
-            f"the cluster in {folder} has {len(known)} nodes, and {count} of them may be no majority. Start all, and "
-            "take nodes away with leveretctl forget_cluster_node"
+            f"the cluster in {folder} has {len(known)} nodes, and {count} of them may not be a majority. Start all, "
+            "and remove nodes with leveretctl forget_cluster_node"
         )
     first = _number("--base-port", base, 0, PORT_MAX + 1 - count, DEFAULT_PORT)
     offset = first + CLUSTER_PORT_OFFSET if first else 0
     cluster_first = _number("--cluster-base-port", cluster_base, 0, PORT_MAX + 1 - count, offset)
     if cluster_first + count > PORT_MAX + 1:
-        raise Wrong(f"the cluster ports would begin at {cluster_first}, which is too high; give --cluster-base-port")
+        raise Wrong(f"the cluster ports would begin at {cluster_first}, which is too high; set --cluster-base-port")
     management_offset = first + MANAGEMENT_PORT_OFFSET if first else 0
     management_first = _number("--management-base-port", management_base, 0, PORT_MAX + 1 - count, management_offset)
     if management_first + count > PORT_MAX + 1:
-        raise Wrong(f"the management ports would begin at {management_first}; give --management-base-port")
+        raise Wrong(f"the management ports would begin at {management_first}; set --management-base-port")
     try:
         place = before.host if before is not None else DEFAULT_HOST
         place = schema.host(host) if host is not None else place
@@ -247,7 +247,7 @@ def sole_starter(folder: str) -> Iterator[None]:
     """Two starts in one folder would fight for ports; the second one is told who the first is."""
     with open(os.path.join(folder, LOCK), "a+", encoding="ascii") as file:
         if not _locked(file):
-            raise Wrong(f"the cluster in {folder} is running already, started by process {_owner(file)}", UNAVAILABLE)
+            raise Wrong(f"the cluster in {folder} is already running, started by process {_owner(file)}", UNAVAILABLE)
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -289,7 +289,7 @@ def start(
             running = [node.name for node in plan.nodes if _is_running(plan, node)]
             if running:
                 raise Wrong(
-                    f"{', '.join(running)} runs already; stop it with: leveret cluster stop --data {folder}",
+                    f"{', '.join(running)} is already running; stop it with: leveret cluster stop --data {folder}",
                     UNAVAILABLE,
                 )
             find_cookie(folder)  # Made now, by one, instead of by each.
@@ -423,15 +423,15 @@ class Cluster:
             return
         if child.ready:
             again = self.plan.command(child.node)
-            print(f"start it again with:\n  {_beside_python('leveret')} {shlex.join(again)}", flush=True)
+            print(f"to start it again:\n  {_beside_python('leveret')} {shlex.join(again)}", flush=True)
         else:
-            print("so the cluster is not started; if a port is taken, choose others with --base-port", flush=True)
+            print("the cluster was not started; if a port is in use, choose others with --base-port", flush=True)
             self.stop()
 
     def stop(self) -> None:
         """Asks all to stop; asked a second time, kills them."""
         if self.stopping:
-            print("killing what still runs", flush=True)
+            print("killing the remaining nodes", flush=True)
         else:
             print("stopping all nodes", flush=True)
             asyncio.get_running_loop().call_later(STOP_S, self.stop)
@@ -451,10 +451,10 @@ class Cluster:
         """Say what becomes of the queue when the first node is killed."""
         first, *others = (node.name for node in self.plan.nodes)
         if not others:
-            return f"{first}: the queue is back with it, when it is started again"
+            return f"{first}: the queue is available again when the node is started again"
         if len(others) == 1:
-            return f"{first}, which leads the queue: {others[0]} takes over, and counts alone until {first} is back"
-        return f"{first}, which leads the queue: one of its mirrors takes over"
+            return f"{first}, the queue's master: {others[0]} takes over, and is the only voter until {first} is back"
+        return f"{first}, the queue's master: one of its mirrors takes over"
 
     def welcome(self) -> list[str]:
         host, nodes = self.plan.host, self.plan.nodes
@@ -481,7 +481,7 @@ class Cluster:
             f"  {_beside_python('leveretctl')} {shlex.join(meant)} list_queues name messages pid slave_pids",
             f"  kill -9 {pids[0]}    # {self.fate()}",
             f"  {connect.format(consume.amqp)}; {declare}; print(q.basic_get('tasks', auto_ack=True)[2])\"",
-            f"Ctrl-C stops all nodes; to go on with them: {_beside_python('leveret')} cluster start --data"
+            f"Ctrl-C stops all nodes; to start them again: {_beside_python('leveret')} cluster start --data"
             f" {shlex.quote(self.plan.folder)}",
         ]
         return lines
@@ -520,7 +520,8 @@ def stop(folder: str) -> int:
         raise Wrong(f"still running after {STOP_S:g} s: {left}", UNAVAILABLE)
     if hidden := [node.name for node in plan.nodes if _is_running(plan, node)]:
         raise Wrong(
-            f"{', '.join(hidden)} still runs, and {local_registry.folder()} does not say as which process", UNAVAILABLE
+            f"{', '.join(hidden)} is still running, and {local_registry.folder()} does not name its process",
+            UNAVAILABLE,
         )
     print("all nodes have stopped" if owner or others else f"no node of {folder} was running")
     return OK

@@ -59,16 +59,16 @@ def describe(loaded: Loaded, environ: Mapping[str, str], all_: bool = False) -> 
         if text == config_as_text.SECRET:
             remarks.append("not shown")
         elif text == usual.get(key):
-            remarks.append("as by default")
+            remarks.append("the default")
         elif key in usual:
             remarks.append(f"default: {usual[key]}")
         elif not remarks:
-            remarks.append("follows from the others")
+            remarks.append("follows from other settings")
         line = config_as_text.line(key, text)
         lines.append(f"{line:<{COLUMN}}  # {'; '.join(remarks)}" if remarks else line)
     rest = len(found) - len(lines)
     if rest and not all_:
-        lines.append(f"# {rest} more settings are as by default; to see them: leveret config check --all FILE")
+        lines.append(f"# {rest} more settings have their defaults; to see them: leveret config check --all FILE")
     return lines
 
 

@@ -23,5 +23,5 @@ def guarded(program: str, run: Callable[[], int]) -> int:
         import traceback
 
         traceback.print_exc()
-        print(f"{program}: this is a fault of the program; the lines above say where", file=sys.stderr)
+        print(f"{program}: this is a bug; the lines above show where", file=sys.stderr)
         return SOFTWARE

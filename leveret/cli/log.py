@@ -45,7 +45,7 @@ def _check(disk: Disk, folder: str) -> int:
     if report.good:
         return OK
     print(
-        f"`leveret log repair {folder}` drops exactly what is listed; `leveret recover {folder}` also keeps it aside",
+        f"`leveret log repair {folder}` removes exactly what is listed; `leveret recover {folder}` also keeps a copy",
         file=sys.stderr,
     )
     return DATA_ERROR

@@ -22,12 +22,12 @@ Runs a job of the data pipeline with PySpark: on this machine, or on the Spark c
 
 EXAMPLES: Final = """\
 jobs:
-  audit         was anything lost, duplicated, reordered? A verdict, and a report to look at
-  replication   how far mirrors were behind, with view changes and promotions
-  archive       queues into a lake of Parquet files, exactly once
-  replay        and back, by time or filter, at a chosen rate
-  balance       which node should lead which queue: a plan
-  rollup        figures for each queue and minute
+  audit         finds lost, duplicated and reordered messages; prints a verdict and writes a report
+  replication   shows how far mirrors lagged, with view changes and promotions
+  archive       writes queues to a lake of Parquet files, exactly once
+  replay        publishes messages of a lake again, by time or filter, at a chosen rate
+  balance       plans which node should be the master of which queue
+  rollup        computes figures for each queue and minute
 
 examples:
   leveret pipeline audit --out /data/audit
@@ -51,8 +51,8 @@ def pipeline(words: list[str]) -> int:
         if (missing.name or "").partition(".")[0] not in NEEDED:
             raise
         print(
-            f"leveret pipeline: {missing.name} is missing. It comes with: pip install '.[spark]', in a checkout. The "
-            "Docker image is without it, and without Java",
+            f"leveret pipeline: {missing.name} is missing. Install it in a checkout with: pip install '.[spark]'. The "
+            "Docker image has neither it nor Java",
             file=sys.stderr,
         )
         return UNAVAILABLE

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from leveret.metadata.model.records import QueueSpec
 
 NOBODY_KNOWN = """\
-leveret: which nodes the other members are cannot be read from what is left in {folder}.
+leveret: the other members of the cluster cannot be read from what is left in {folder}.
 Name the cluster port of one of them: leveret recover {folder} --from HOST:25672"""
 ALONE = """\
-leveret: {name} was the only node of its cluster, so nobody else has its metadata; nothing was changed.
-Put {folder}/{metadata} back from a backup. Without one: start a node in a new folder, import the definitions of your
-queues there (leveretctl import_definitions). The messages are in {folder}/{messages}, and no tool reads them without
+leveret: {name} was the only node of its cluster, so no other node has its metadata; nothing was changed.
+Restore {folder}/{metadata} from a backup. Without one, start a node in a new folder and import the definitions of your
+queues there (leveretctl import_definitions). The messages are in {folder}/{messages}, but no tool can read them without
 the metadata."""
 
 
@@ -72,17 +72,16 @@ def _recover_messages(disk: FileDisk, folder: str, queues: list[QueueSpec]) -> b
     for damage in report.damages:
         print(f"dropped: {repair.describe(damage, names)}")
     if report.lost:
-        print("only this node had these, and they are lost:")
+        print("these messages are lost, because only this node had them:")
         for number, lost in sorted(report.lost.items()):
             spans = ", ".join(f"{first}..{last}" if last > first else f"{first}" for first, last in lost)
             print(f"  {names.get(number, f'queue {number}')}: messages {spans}")
     if report.is_blind:
-        print("what else was in the damaged places cannot be read; if queues without mirrors had messages there,")
-        print("those are lost too")
+        print("the rest of the damaged places cannot be read; messages of queues without mirrors in them are lost")
     if report.refilled:
-        print("mirrored queues that are filled again by their masters: ", end="")
+        print("mirrored queues that their masters will synchronise again: ", end="")
         print(", ".join(names.get(number, f"queue {number}") for number in report.refilled))
-    print(f"the damaged files, as they were, are in {os.path.join(folder, aside)}")
+    print(f"the damaged files are unchanged in {os.path.join(folder, aside)}")
     return False
 
 
@@ -106,7 +105,7 @@ def _recover_metadata(disk: FileDisk, folder: str, damage: str, members: Sequenc
     aside = repair.set_metadata_aside(disk)
     print(f"it was moved to {os.path.join(folder, aside)}. At its next start the node asks {' or '.join(addresses)}")
     print(
-        "to be let in again in place of its former self, and takes the metadata from there. A majority of the members"
+        "to be admitted again in place of its former self, and gets the metadata from there. A majority of the members"
     )
-    print("must be running without it. Queues keep the messages that are in this folder; mirrors are filled again.")
+    print("must be running without it. Queues keep the messages in this folder; mirrors are synchronised again.")
     return OK

@@ -53,7 +53,7 @@ def transfer(parsed: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         return _fail(f"{parsed.definitions}: {error}", DATA_ERROR)
     if not queues:
-        return _fail("name queues with --queue, or a file of definitions that has some", USAGE)
+        return _fail("name queues with --queue, or with --definitions a file that contains some", USAGE)
     if (source.host, source.port, source.vhost) == (target.host, target.port, target.vhost):
         return _fail("source and target are the same", USAGE)
     try:
@@ -116,7 +116,7 @@ def _queues_in(path: str, vhost: str) -> Iterator[str]:
     for queue in document.get("queues", []):
         if queue.get("vhost", vhost) == vhost:
             if (queue.get("arguments") or {}).get("x-queue-type") == "stream":
-                print(f"{queue['name']}: is a stream, and stays where it is", file=sys.stderr)
+                print(f"{queue['name']}: is a stream, and is not moved", file=sys.stderr)
             else:
                 yield queue["name"]
 
@@ -199,7 +199,7 @@ def _read(connection: Connection) -> tuple[int, bytes]:
         name = amqp.METHOD_ID.unpack_from(payload) if kind == amqp.METHOD else None
         if name == amqp.CONNECTION_BLOCKED:
             connection.socket.settimeout(None)
-            print(f"{connection.address} is short of memory or disk; waiting", file=sys.stderr)
+            print(f"{connection.address} has a memory or disk alarm; waiting", file=sys.stderr)
         elif name == amqp.CONNECTION_UNBLOCKED:
             connection.socket.settimeout(CALL_TIMEOUT_S)
         elif kind != amqp.HEARTBEAT:
@@ -245,8 +245,8 @@ class Target:
                 tag, multiple = amqp.CONFIRM.unpack_from(payload, amqp.METHOD_ID.size)
                 unconfirmed -= {number for number in unconfirmed if number <= tag} if multiple else {tag}
             elif kind == amqp.METHOD and name == amqp.BASIC_NACK:
-                raise BrokerError("the target refused a message: is its queue full?")
+                raise BrokerError("the target refused a message; perhaps its queue is full")
             elif kind == amqp.METHOD and name == amqp.BASIC_RETURN:
-                raise BrokerError("the target has nowhere to put a message: was the queue deleted meanwhile?")
+                raise BrokerError("the target could not route a message; perhaps the queue was deleted")
             else:
                 raise BrokerError(amqp.closing_text(name, payload[amqp.METHOD_ID.size :]))

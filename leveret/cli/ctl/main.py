@@ -1,9 +1,8 @@
-"""`leveretctl`: one command to one node, in rabbitmqctl's words, with its output and its exit codes.
+"""`leveretctl`: sends one command to one node, with rabbitmqctl's names, output and exit codes.
 
-The way of a command: `parse` reads the line, `target` finds the node, the command's function (in `cluster`, `access`,
-`settings`, `definitions`, `lists`, `leases`, `spools`, `mirrors`, `balance`, `checks`, `runtime`, `env`, `report`,
-`upgrade`) asks it through a `Session`, and `formatters` prints what came of it. What a node is asked is in
-`leveret.node.admin.dispatch`.
+`base.parse` reads the command line, `base.connect` finds the node, the command's function (in `nodes`, `queues` and
+`metadata`) asks it through a `Session`, and `base.formatters` prints the answer. `leveret.node.admin.dispatch` is the
+other end, in the node.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def completion_script(given: Given) -> Output:
     program, shell = given.text("program", "leveretctl"), given.words[0]
     if shell not in SHELLS or program not in PROGRAMS:
         known = f"{', '.join(SHELLS)}; with --program {', '.join(PROGRAMS)}"
-        raise Failed(DATA_ERROR, f"Bad argument: there is completion for {known}", VALIDATION)
+        raise Failed(DATA_ERROR, f"Bad argument: completion exists for {known}", VALIDATION)
     return Message(script(program, shell))
 
 
@@ -64,7 +63,7 @@ def _names(kind: str, given: Given) -> list[str]:
     if kind == "nodes":
         return [entry.name for entry in local_registry.entries()]
     if kind != "queues":
-        raise Failed(DATA_ERROR, "Bad argument: there are names of nodes and of queues", VALIDATION)
+        raise Failed(DATA_ERROR, "Bad argument: --names must be nodes or queues", VALIDATION)
     given.switches.setdefault("timeout", str(NAMES_S))
     try:
         session = _connect(COMMANDS["list_queues"], given)
@@ -104,8 +103,8 @@ LOCAL: Final = (
         "Prints a script with which a shell completes commands, options and columns",
         "leveretctl completion bash > ~/.local/share/bash-completion/completions/leveretctl", no_run, 1, 1,
         {"program": "program"}, alone=completion_script,
-        more="For the shell that runs: source <(leveretctl completion bash). zsh: put it as _leveretctl into a folder "
-        "of $fpath. fish: leveretctl completion fish > ~/.config/fish/completions/leveretctl.fish",
+        more="For the current shell: source <(leveretctl completion bash). For zsh, save the output as _leveretctl "
+        "in a folder of $fpath. For fish: leveretctl completion fish > ~/.config/fish/completions/leveretctl.fish",
     ),
     Command(
         "hash_password", "Users", "[<password>]", "Hashes a plaintext password, for a file of definitions",

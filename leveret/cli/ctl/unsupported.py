@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-_ERLANG: Final = "it looks into the Erlang machine, and this broker runs without one"
+_ERLANG: Final = "it inspects the Erlang virtual machine, and this broker does not run on one"
 _SECRETS: Final = (
-    "configuration files hold no encrypted values here; keep secrets in cookie_file, in LEVERET_* variables, or in a "
+    "configuration files have no encrypted values here; keep secrets in cookie_file, in LEVERET_* variables, or in a "
     "file that only the node's user may read"
 )
-_EVENTS: Final = "there is no stream of events here; the log, the metrics and list_* tell what happens"
+_EVENTS: Final = "there is no stream of events here; use the log, the metrics and the list_* commands"
 _COPIES: Final = (
     "the copies of a quorum queue follow its policy here; see: leveretctl help set_policy, add_queue_mirror_link"
 )
-_MOVING: Final = "messages are not moved between brokers here; docs/migrating-from-rabbitmq.md shows how to"
-_TRACKING: Final = "attempts to log in are told in the log, and not counted by where they came from"
+_MOVING: Final = "there are no shovels and no federation; to move messages between brokers use: leveret transfer"
+_TRACKING: Final = "login attempts are logged, and not counted by their source"
 
 REFUSED: Final[dict[str, str]] = {
     "eval": "it runs Erlang code in the node. To change a setting or set an alarm: leveretctl help set_env, set_alarm",
@@ -24,24 +24,24 @@ REFUSED: Final[dict[str, str]] = {
     "observer": _ERLANG,
     "runtime_thread_stats": _ERLANG,
     "maybe_stuck": _ERLANG,
-    "erlang_version": "this broker runs on Python; status says on which",
+    "erlang_version": "this broker runs on Python; status shows its version",
     "resolver_info": "Erlang has a resolver of its own; here the system's is used. See: leveretctl resolve_hostname",
-    "list_network_interfaces": "the system's own tools say more: ip address. See also: leveretctl listeners",
-    "force_gc": "memory is given back by itself; see: leveretctl memory_breakdown",
+    "list_network_interfaces": "use the system's own tools, such as ip address. See also: leveretctl listeners",
+    "force_gc": "memory is freed automatically; see: leveretctl memory_breakdown",
     "encode": _SECRETS,
     "decode": _SECRETS,
     "encrypt_conf_value": _SECRETS,
     "decrypt_conf_value": _SECRETS,
-    "list_ciphers": f"they are for encode. {_SECRETS}",
-    "list_hashes": f"they are for encode. {_SECRETS}",
+    "list_ciphers": f"encode would use them. {_SECRETS}",
+    "list_hashes": f"encode would use them. {_SECRETS}",
     "consume_event_stream": _EVENTS,
-    "schema_info": "metadata is not kept in Mnesia's tables here; see: leveretctl export_definitions",
-    "change_cluster_node_type": "every node keeps the cluster's metadata on disk; there are no RAM nodes",
-    "update_cluster_nodes": "a node that comes back finds its cluster by itself, also where addresses have changed",
+    "schema_info": "metadata is not stored in Mnesia here; see: leveretctl export_definitions",
+    "change_cluster_node_type": "every node stores the cluster's metadata on disk; there are no RAM nodes",
+    "update_cluster_nodes": "a node finds its cluster again by itself, even if addresses have changed",
     "grow": _COPIES,
     "shrink": _COPIES,
     "reclaim_quorum_memory": "a quorum queue has no write-ahead log of its own here",
-    "set_stream_retention_policy": "max-age and max-length-bytes of a policy say it; see: leveretctl help set_policy",
+    "set_stream_retention_policy": "use max-age and max-length-bytes in a policy; see: leveretctl help set_policy",
     "shovel_status": _MOVING,
     "delete_shovel": _MOVING,
     "restart_shovel": _MOVING,

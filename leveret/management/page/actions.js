@@ -1,4 +1,4 @@
-// What can be done to queues and exchanges, as dialogs. Whatever cannot be undone says first what it will do.
+// Dialogs for actions on queues and exchanges. An action that cannot be undone says first what it will do.
 
 import * as api from "./api.js";
 import { h } from "./dom.js";
@@ -17,13 +17,13 @@ export function publish(app, vhost, { exchange = "amq.default", key = "" }) {
       ...(isDefault ? [] : [{ name: "key", label: "Routing key", value: key }]),
       { name: "payload", label: "Contents", kind: "area" },
       { name: "properties", label: "Properties", kind: "area", placeholder: PROPERTIES_HINT,
-        hint: "As JSON. Without any, the message is persistent." },
+        hint: "JSON. If empty, the message is persistent." },
     ],
     async submit(values) {
       const properties = { delivery_mode: 2, ...object(values.properties, "The properties") };
       const body = { properties, routing_key: isDefault ? key : values.key, payload: values.payload, payload_encoding: "string" };
       const { routed } = await api.post(`exchanges/${api.path(vhost, exchange)}/publish`, body);
-      if (!routed) throw new Error("No queue is bound for this key, so the message was dropped.");
+      if (!routed) throw new Error("No binding matches this routing key, so the message was dropped.");
       toast("Message published");
       app.reload();
     },
@@ -31,14 +31,14 @@ export function publish(app, vhost, { exchange = "amq.default", key = "" }) {
 }
 
 export const purge = (app, vhost, name) => confirm(`Purge ${name}?`,
-  "All messages that wait in it are deleted. This cannot be undone.", "Purge", async () => {
+  "All ready messages are deleted. This cannot be undone.", "Purge", async () => {
     await api.del(`queues/${api.path(vhost, name)}/contents`);
     toast(`${name} purged`);
     app.reload();
   });
 
 export const remove = (app, vhost, name) => confirm(`Delete ${name}?`,
-  "The queue goes with all its messages and bindings. This cannot be undone.", "Delete", async () => {
+  "The queue is deleted with all its messages and bindings. This cannot be undone.", "Delete", async () => {
     await api.del(`queues/${api.path(vhost, name)}`);
     toast(`${name} deleted`);
     app.go("/queues");
@@ -46,20 +46,20 @@ export const remove = (app, vhost, name) => confirm(`Delete ${name}?`,
 
 export const sync = (app, vhost, name, action = "sync") => app.act(
   () => api.post(`queues/${api.path(vhost, name)}/actions`, { action }),
-  action === "sync" ? "Synchronising has begun" : "Synchronising was cancelled");
+  action === "sync" ? "Synchronisation started" : "Synchronisation cancelled");
 
 export function move(app, vhost, name, ring) {
   const isMirrored = ring.members.length > 1;
   const others = app.news.members.filter((one) => one.running && one.name !== ring.master);
   const options = others.filter((one) => !isMirrored || ring.members.some((member) => member.node === one.name && member.in_sync));
   if (!options.length) {
-    toast(isMirrored ? "No mirror that is in sync runs; synchronise one first." : "There is no other node.", "bad");
+    toast(isMirrored ? "No running mirror is in sync; synchronise one first." : "There is no other node.", "bad");
     return;
   }
   ask({
     title: `Move ${name}`,
-    text: isMirrored ? "A mirror that is in sync takes over as master. Nothing is lost, and nobody is disconnected."
-      : "The queue moves with its messages while it is used. Nothing is lost.",
+    text: isMirrored ? "A mirror in sync becomes the master. No message is lost, and no client is disconnected."
+      : "The queue moves with its messages while it is in use. No message is lost.",
     action: "Move",
     fields: [{ name: "node", label: "New master", kind: "select", options: options.map((one) => [one.name, app.node(one.name)]) }],
     async submit({ node }) {
@@ -70,16 +70,16 @@ export function move(app, vhost, name, ring) {
   });
 }
 
-const STRATEGIES = [["least-masters", "queues"], ["least-messages", "messages that wait"],
-  ["least-connections", "connections and consumers"], ["weighted", "queues, by the capacity of nodes"]];
+const STRATEGIES = [["least-masters", "masters"], ["least-messages", "messages"],
+  ["least-connections", "connections and consumers"], ["weighted", "masters, by the capacity of nodes"]];
 
 // Shows what would be moved before it does anything.
 export function rebalance(app) {
   ask({
     title: "Rebalance queues",
-    text: "Queues move from nodes that lead many to others, while they are used. Mirrored ones go to mirrors in sync.",
+    text: "Masters move from nodes that have many to others, while they are in use; mirrored queues only to mirrors in sync.",
     action: "Rebalance",
-    fields: [{ name: "strategy", label: "What should be even", kind: "select", options: STRATEGIES, value: STRATEGIES[0][0] }],
+    fields: [{ name: "strategy", label: "Balance", kind: "select", options: STRATEGIES, value: STRATEGIES[0][0] }],
     live: async ({ strategy }) => {
       const plan = await api.post("rebalance/queues", { strategy, dry_run: true });
       const told = Object.keys(plan.before).map((name) => h("li", null,
@@ -89,30 +89,30 @@ export function rebalance(app) {
     },
     async submit({ strategy }) {
       await api.post("rebalance/queues", { strategy });
-      toast("Rebalancing has begun");
+      toast("Rebalancing started");
       app.reload();
     },
   });
 }
 
-// By force: asks first what would be lost, and shows that before it does anything.
+// Promotes by force. Shows what would be lost before it does anything.
 export function promote(app, vhost, name, ring) {
   const where = `leveret/rings/${api.path(vhost, name)}/promote`;
   const options = ring.members.filter((one) => one.running && one.node !== ring.master);
   if (!options.length) {
-    toast("No other copy runs.", "bad");
+    toast("No other copy is running.", "bad");
     return;
   }
   ask({
     title: `Promote a copy of ${name} by force`,
-    text: "For when there is no master and no copy that is in sync. What the chosen copy lacks is lost for good.",
+    text: "Use this if there is no master and no copy in sync. Messages that the chosen copy lacks are lost.",
     action: "Promote",
     kind: "danger",
     fields: [{ name: "node", label: "Copy", kind: "select", options: options.map((one) => [one.node, app.node(one.node)]) }],
     live: async ({ node }) => {
       const loss = await api.post(where, { node });
       return h("p", { class: loss.lost ? "problem" : null }, `That copy has ${number(loss.messages)} messages. `,
-        loss.lost === null ? "How many it lacks is not known: nobody who would know answers."
+        loss.lost === null ? "How many it lacks is not known: no copy in sync answers."
           : loss.lost ? `${number(loss.lost)} messages would be lost.` : "Nothing would be lost.");
     },
     async submit({ node }) {
@@ -134,8 +134,8 @@ export function addQueue(app, vhosts) {
       ...(vhosts.length > 1 ? [vhostField(vhosts, app.query.get("vhost"))] : []),
       { name: "name", label: "Name", required: true },
       { name: "type", label: "Type", kind: "select", options: ["classic", "quorum", "stream"] },
-      { name: "durable", label: "Durable", kind: "check", value: true, hint: "It is still there after a restart." },
-      { name: "arguments", label: "Arguments", kind: "area", placeholder: '{"x-max-length": 100000}', hint: "As JSON." },
+      { name: "durable", label: "Durable", kind: "check", value: true, hint: "Survives a restart." },
+      { name: "arguments", label: "Arguments", kind: "area", placeholder: '{"x-max-length": 100000}', hint: "JSON." },
     ],
     async submit(values) {
       const given = object(values.arguments);
@@ -149,28 +149,28 @@ export function addQueue(app, vhosts) {
   });
 }
 
-// Between an exchange and a queue or another exchange.
+// Adds a binding between an exchange and a queue or another exchange.
 export function addBinding(app, vhost, source, destination) {
   ask({
-    title: source ? `Bind something to ${source}` : `Bind ${destination} to an exchange`,
+    title: source ? `Add a binding to ${source}` : `Bind ${destination} to an exchange`,
     action: "Bind",
     fields: [
       ...(source ? [{ name: "kind", label: "To", kind: "select", options: [["q", "Queue"], ["e", "Exchange"]] },
         { name: "destination", label: "Name", required: true }] : [{ name: "source", label: "Exchange", required: true }]),
       { name: "key", label: "Routing key" },
-      { name: "arguments", label: "Arguments", kind: "area", hint: "As JSON." },
+      { name: "arguments", label: "Arguments", kind: "area", hint: "JSON." },
     ],
     async submit(values) {
       const where = api.path(vhost, "e", source ?? values.source, values.kind ?? "q", destination ?? values.destination);
       await api.post(`bindings/${where}`, { routing_key: values.key, arguments: object(values.arguments) });
-      toast("Bound");
+      toast("Binding added");
       app.reload();
     },
   });
 }
 
 export const unbind = (app, binding) => confirm("Remove this binding?",
-  `${binding.source} → ${binding.destination}, key “${binding.routing_key}”. Messages are not sent that way any more.`, "Remove",
+  `${binding.source} → ${binding.destination}, key “${binding.routing_key}”. Messages are no longer routed by it.`, "Remove",
   async () => {
     const kind = binding.destination_type === "queue" ? "q" : "e";
     const where = [binding.vhost, "e", binding.source, kind, binding.destination].map(encodeURIComponent).join("/");

@@ -1,15 +1,15 @@
-// Calls of the HTTP API. Credentials live in the tabs that are open (sessionStorage: they end with the tab) and travel in
-// a header, never in an address, which histories and logs keep. A new tab asks the others of this page for them, over a
-// channel that only pages of the same origin have; who logs out does so in all of them. `credentials: "omit"` keeps the
-// browser from asking for a password by itself when one was wrong.
+// Calls of the HTTP API. Credentials are kept in the open tabs (sessionStorage, which ends with the tab) and sent in a
+// header, never in an address, since histories and logs keep addresses. A new tab asks the other tabs for them, over a
+// channel that only pages of the same origin have; logging out ends the login in all tabs. `credentials: "omit"` keeps
+// the browser from showing its own password dialog after a wrong password.
 
 const KEPT = "leveret.session";
 const PATIENCE_MS = 15_000;
-const OTHERS_MS = 200; // For other tabs to answer a new one.
+const OTHERS_MS = 200; // How long a new tab waits for the answer of another tab.
 
 let session = restore();
-let welcome = null; // What to do with the session that another tab gives.
-let ended = () => {}; // What to do when another tab has logged out.
+let welcome = null; // Called with the session that another tab sends.
+let ended = () => {}; // Called when another tab has logged out.
 const others = new BroadcastChannel(KEPT);
 others.onmessage = ({ data }) => {
   if (data.what === "ask" && session?.user) others.postMessage({ what: "session", session });
@@ -46,7 +46,7 @@ function forget() {
   sessionStorage.removeItem(KEPT);
 }
 
-// The session of another tab, where this one has none.
+// Gets the session of another tab, if this one has none.
 export function join() {
   if (session) return Promise.resolve();
   return new Promise((resolve) => {

@@ -1,4 +1,4 @@
-// The cluster as a picture: nodes, and the ring of one mirrored queue, as it is this second.
+// The nodes of the cluster, and a live picture of the ring of one mirrored queue.
 
 import * as api from "./api.js";
 import * as actions from "./actions.js";
@@ -19,7 +19,7 @@ export function cluster(app) {
     title: "Cluster",
     every: 1_000,
     async load(signal) {
-      // A walk over all queues is not for every second, unless other nodes run than when it was made.
+      // Listing all queues is too expensive for every second, unless other nodes are running than at the last time.
       const standing = app.standing();
       if (!list || Date.now() - listed > 5_000 || list.name !== app.query.get("find") || list.standing !== standing) {
         list = { name: app.query.get("find"), standing, ...await api.get("leveret/rings", { limit: 50, name: app.query.get("find") }, signal) };
@@ -41,7 +41,7 @@ export function cluster(app) {
       h("div", { class: "ring-row" },
         card("Mirrored queues", picker(app, rings, ring)),
         ring ? ringCard(app, ring, watcher.events) : card(null, empty("No mirrored queue yet",
-          h("span", null, "A policy with ha-mode gives queues mirrors: see ", link("Policies", "policies"), ".")))),
+          h("span", null, "A policy with ha-mode mirrors queues: see ", link("Policies", "policies"), ".")))),
     ],
   };
 }
@@ -59,10 +59,10 @@ function nodeCard(app, member, node) {
     h("p", { class: "badges" },
       member.running ? badge("running", "good") : badge("down", "bad"),
       app.news.leader === member.name ? badge("leader", "plain", "Leads the cluster's agreement on metadata") : null,
-      member.paused ? badge("paused", "bad", "Not in contact with the nodes it needs") : null,
-      member.maintenance ? badge(member.maintenance, "warn", "In maintenance: leads nothing, takes no clients") : null,
-      member.voter ? null : badge("no voter", "warn",
-        member.running ? "Does not count for a majority yet" : "Does not count for a majority until it is back"),
+      member.paused ? badge("paused", "bad", "Not in contact with enough nodes") : null,
+      member.maintenance ? badge(member.maintenance, "warn", "In maintenance: serves no clients and has no masters") : null,
+      member.voter ? null : badge("no vote", "warn",
+        member.running ? "Is not a voter yet" : "Is not a voter until it is back"),
       alarms.map((one) => badge(`${one.resource} alarm`, "bad"))),
     node?.running && member.running ? h("dl", { class: "node-facts" },
       h("dt", null, "Memory"), h("dd", null, bytes(node.mem_used), meter(node.mem_used, node.mem_limit)),
@@ -70,22 +70,22 @@ function nodeCard(app, member, node) {
       h("dt", null, "Up for"), h("dd", null, duration(node.uptime / 1000))) : null);
 }
 
-// A witness has no queues and is not measured, so there is little to tell, and no bars.
+// A witness has no queues and no statistics, so its card has no bars.
 function witnessCard(app, witness) {
   return h("section", { class: `node witness ${witness.running ? "" : "down"}`, key: witness.name, "data-node": witness.name },
     h("h2", null, h("span", { class: `lamp ${witness.running ? "good" : "bad"}`, "aria-hidden": "true" }), app.node(witness.name)),
     h("p", { class: "badges" }, witnessBadge(), " ",
       witness.running ? badge("running", "good") : badge("down", "bad"),
       app.news.leader === witness.name ? badge("leader", "plain", "Leads the cluster's agreement on metadata") : null,
-      witness.voter ? null : badge("no voter", "warn", "Does not count for a majority yet")),
-    h("p", { class: "muted small" }, "Votes with the nodes. Keeps no queues, serves no clients."));
+      witness.voter ? null : badge("no vote", "warn", "Is not a voter yet")),
+    h("p", { class: "muted small" }, "A voter without queues and clients."));
 }
 
 function picker(app, rings, ring) {
   let typing = 0;
   return [
     h("p", { class: "muted" }, rings.total ? `${number(rings.total)}, ${rings.standing === app.standing() && !app.lost
-      ? ringsNote(rings) : "being counted …"}` : "None yet."),
+      ? ringsNote(rings) : "counting …"}` : "None."),
     rings.total > 5 || app.query.has("find") ? h("label", null, h("span", { class: "hidden" }, "Find a mirrored queue"), h("input", {
       type: "search", placeholder: "Find a queue", value: app.query.get("find") ?? "", spellcheck: "false",
       oninput: (event) => {
@@ -102,7 +102,7 @@ function picker(app, rings, ring) {
   ];
 }
 
-// What was loaded a moment ago, without what is known by now to be no longer so: a node that is down leads nothing.
+// Corrects data that was loaded a moment ago by what is known now: a node that is down is no master.
 function asOfNow(app, ring) {
   const members = ring.members.map((one) => (app.isDown(one.node) ? { ...one, running: false } : one));
   if (!members.some((one, at) => one !== ring.members[at])) return ring;
@@ -120,7 +120,7 @@ export function ringCard(app, loaded, events = null) {
       h("div", null,
         memberTable(app, ring),
         ringActions(app, ring),
-        events ? h("div", { class: "events" }, h("h3", null, "Seen from here"),
+        events ? h("div", { class: "events" }, h("h3", null, "Events"),
           events.length ? h("ol", null, events.map((one) => h("li", { key: one.number },
             h("time", null, new Date(one.at).toLocaleTimeString()), " ", one.text)))
             : h("p", { class: "muted" }, "Nothing has changed since you opened this page.")) : null)));
@@ -128,9 +128,9 @@ export function ringCard(app, loaded, events = null) {
 
 function healthBadge(app, ring) {
   if (!ring.mirrored) return badge("not mirrored", "plain");
-  if (app.lost) return badge("not known", "warn", "The node that this page asks does not answer");
+  if (app.lost) return badge("unknown", "warn", "The node does not answer");
   return ring.health === "sound" ? badge("all in sync", "good") : ring.health === "down" ? badge("no master", "bad")
-    : badge("incomplete", "warn");
+    : badge("unsynchronised", "warn");
 }
 
 function memberTable(app, ring) {
@@ -156,12 +156,12 @@ export function ringActions(app, ring) {
   const hasMaster = ring.members.some((one) => one.running && one.node === ring.master);
   return h("div", { class: "actions" },
     ring.mirrored && lacks && !isSyncing ? button("Synchronise", () => actions.sync(app, vhost, name), "primary") : null,
-    isSyncing ? button("Cancel synchronising", () => actions.sync(app, vhost, name, "cancel_sync")) : null,
+    isSyncing ? button("Cancel synchronisation", () => actions.sync(app, vhost, name, "cancel_sync")) : null,
     hasMaster ? button("Move …", () => actions.move(app, vhost, name, ring)) : null,
     ring.mirrored && (lacks || !hasMaster) ? button("Promote by force …", () => actions.promote(app, vhost, name, ring), "quiet") : null);
 }
 
-// Tells what changed between two looks at a ring, in words.
+// Describes what changed between two states of a ring, in words.
 class Watcher {
   constructor(app) {
     this.app = app;
@@ -179,16 +179,16 @@ class Watcher {
     }
     const of = (one) => new Map(one.members.map((member) => [member.node, member]));
     const [old, now] = [of(before), of(ring)];
-    if (before.master !== ring.master) this.tell(`${this.app.node(ring.master)} is master now`);
+    if (before.master !== ring.master) this.tell(`${this.app.node(ring.master)} is the master now`);
     for (const [name, member] of now) {
       const was = old.get(name);
       const who = this.app.node(name);
       if (!was) this.tell(`${who} joined the ring`);
-      else if (was.running && !member.running) this.tell(`${who} went down; the ring closed without it`);
+      else if (was.running && !member.running) this.tell(`${who} went down; the ring continues without it`);
       else if (!was.running && member.running) this.tell(`${who} is back`);
       else if (!was.in_sync && member.in_sync) this.tell(`${who} is in sync`);
-      else if (was.in_sync && !member.in_sync) this.tell(`${who} is not in sync any more`);
-      else if (member.role === "mirror" && was.state !== "syncing" && member.state === "syncing") this.tell(`${who} is being filled`);
+      else if (was.in_sync && !member.in_sync) this.tell(`${who} is no longer in sync`);
+      else if (member.role === "mirror" && was.state !== "syncing" && member.state === "syncing") this.tell(`${who} is being synchronised`);
     }
     for (const name of old.keys()) if (!now.has(name)) this.tell(`${this.app.node(name)} left the ring`);
   }

@@ -1,4 +1,4 @@
-// Who is connected: connections, their channels, and consumers.
+// Connections, their channels, and consumers.
 
 import * as api from "./api.js";
 import { h } from "./dom.js";
@@ -6,7 +6,7 @@ import { bytes, number, rate, when } from "./format.js";
 import { dim, rateOf } from "./overview.js";
 import { asked, badge, button, card, confirm, empty, facts, fetchPage, link, paged, table, toast } from "./ui.js";
 
-// By name, as the node does it for the lists that it filters itself.
+// Filters by name, like the node does for the lists that it filters.
 function matcher(wanted, isPattern) {
   const small = wanted.toLowerCase();
   if (!isPattern) return (text) => text.toLowerCase().includes(small);
@@ -48,7 +48,7 @@ const traffic = (details) => `${bytes(details?.rate ?? 0)}/s`;
 const state = (one) => (one.state ? badge(one.state, { running: "good", blocked: "bad", blocking: "warn", flow: "warn" }[one.state] ?? "plain") : null);
 
 function close(app, name, then) {
-  confirm("Close this connection?", `${name} is told that an operator closed it. Most clients connect again by themselves.`, "Close", async () => {
+  confirm("Close this connection?", `${name} is closed, with a message that an operator did it. Most clients reconnect by themselves.`, "Close", async () => {
     await api.del(`connections/${api.path(name)}`);
     toast("Connection closed");
     then();
@@ -111,7 +111,7 @@ export function channels(app) {
     render: (page) => [
       h("h1", null, "Channels"),
       paged(app, page, channelColumns(app), { key: (one) => one.name, label: "Channels", what: "channels", sort: "name",
-        none: "No client has opened one." }),
+        none: "No client has opened a channel." }),
     ],
   };
 }
@@ -139,7 +139,7 @@ export function consumers(app) {
           { title: "Prefetch", number: true, cell: (one) => number(one.prefetch_count) },
           { title: "Active", cell: (one) => (one.active === false ? badge(one.activity_status ?? "waiting", "warn") : badge("active", "good")) },
         ], { key: (one) => `${one.channel_details?.name}/${one.consumer_tag}/${one.queue.name}`, label: "Consumers", what: "consumers",
-          none: "Nobody reads from a queue at the moment." }),
+          none: "No client consumes from a queue." }),
       ];
     },
   };

@@ -1,4 +1,4 @@
-// Exchanges and what is bound to them.
+// Exchanges and their bindings.
 
 import * as api from "./api.js";
 import * as actions from "./actions.js";
@@ -9,7 +9,7 @@ import { bindingTable, definition } from "./queue.js";
 import { vhostNames } from "./queues.js";
 import { ask, asked, badge, button, card, confirm, facts, fetchPage, link, object, paged, toast, vhostFilter } from "./ui.js";
 
-const TYPES = ["direct", "fanout", "topic", "headers", "x-consistent-hash", "x-modulus-hash", "x-delayed-message", "x-random"];
+const TYPES = ["direct", "fanout", "topic", "headers", "x-consistent-hash", "x-delayed-message", "x-random"];
 
 const called = (name) => name || "(default)";
 const inPath = (name) => name || "amq.default";
@@ -42,7 +42,7 @@ function features(one) {
   const badges = [
     one.durable === false ? badge("transient", "plain") : null,
     one.auto_delete ? badge("auto-delete", "plain") : null,
-    one.internal ? badge("internal", "plain", "Only other exchanges publish to it") : null,
+    one.internal ? badge("internal", "plain", "Only other exchanges can publish to it") : null,
     one.policy ? badge(one.policy, "accent", "Policy") : null,
   ].filter(Boolean);
   return badges.length ? h("span", { class: "badges" }, badges) : "";
@@ -56,8 +56,8 @@ function add(app, vhosts) {
       ...(vhosts.length > 1 ? [actions.vhostField(vhosts, app.query.get("vhost"))] : []),
       { name: "name", label: "Name", required: true },
       { name: "type", label: "Type", kind: "select", options: TYPES },
-      { name: "durable", label: "Durable", kind: "check", value: true, hint: "It is still there after a restart." },
-      { name: "arguments", label: "Arguments", kind: "area", hint: "As JSON." },
+      { name: "durable", label: "Durable", kind: "check", value: true, hint: "Survives a restart." },
+      { name: "arguments", label: "Arguments", kind: "area", hint: "JSON." },
     ],
     async submit(values) {
       const body = { type: values.type, durable: values.durable, auto_delete: false, internal: false, arguments: object(values.arguments) };
@@ -85,15 +85,15 @@ export function exchange(app, vhost, name) {
         h("div", { class: "head" }, h("h1", null, called(one.name), " ", badge(one.type, "plain"), " ", features(one)),
           h("div", { class: "actions" },
             one.name === "" ? null : button("Publish …", () => actions.publish(app, vhost, { exchange: name }), "primary"),
-            isOurs ? null : button("Delete …", () => confirm(`Delete ${name}?`, "The exchange goes with all its bindings.", "Delete", async () => {
+            isOurs ? null : button("Delete …", () => confirm(`Delete ${name}?`, "The exchange is deleted with all its bindings.", "Delete", async () => {
               await api.del(where);
               toast(`${name} deleted`);
               app.go("/exchanges");
             }), "danger"))),
         one.name === "" ? card(null, h("p", null, "Every queue is bound to this exchange by its own name.")) : null,
-        one.name === "" ? null : card("Leads to", bindingTable(app, from, false), h("div", { class: "actions" },
+        one.name === "" ? null : card("Bindings from this exchange", bindingTable(app, from, false), h("div", { class: "actions" },
           button("Bind …", () => actions.addBinding(app, vhost, name, null)))),
-        to.length ? card("Is led to from", bindingTable(app, to)) : null,
+        to.length ? card("Bindings to this exchange", bindingTable(app, to)) : null,
         card("Details", facts([["Durable", one.durable ? "yes" : "no"], ["Policy", one.policy ? link(one.policy, "policies") : "none"],
           ["Arguments", definition(one.arguments)]])),
       ];

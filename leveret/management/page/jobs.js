@@ -1,4 +1,4 @@
-// What jobs of the pipeline have found last. Each leaves a small result: see docs/page.md.
+// The last results of jobs: see docs/page.md.
 
 import * as api from "./api.js";
 import { h } from "./dom.js";
@@ -36,7 +36,7 @@ function show(app, job) {
       ["Report", job.report ? h("code", null, job.report) : null],
       ["Virtual host", job.vhost === "/" ? null : job.vhost],
     ]),
-    h("div", { class: "actions" }, button("Forget", () => confirm(`Forget the result of ${job.name}?`, "It comes back when the job reports again.", "Forget",
+    h("div", { class: "actions" }, button("Forget", () => confirm(`Forget the result of ${job.name}?`, "It appears again when the job reports again.", "Forget",
       async () => {
         await api.del(`leveret/jobs/${api.path(job.vhost, job.name)}`);
         toast(`${job.name} forgotten`);

@@ -1,4 +1,4 @@
-// Leases: readers that outlive their connections, with how far each has come.
+// Leases: durable readers of queues, and the progress of each.
 
 import * as api from "./api.js";
 import { h } from "./dom.js";
@@ -12,7 +12,7 @@ export function leases(app) {
     load: (signal) => api.get("leveret/leases", {}, signal),
     render: ({ leases: list, more, missing }) => [
       h("h1", null, "Leases"),
-      h("p", { class: "muted" }, "A lease reads a queue in ranges of numbers and keeps its place when its reader goes, as Spark jobs do."),
+      h("p", { class: "muted" }, "A lease is a named, durable reader of a queue, for example of a Spark job. It keeps its messages when the job disconnects."),
       missing.length ? h("p", { class: "trouble warn" }, `These nodes did not answer: ${missing.map(app.node).join(", ")}`) : null,
       list.length ? card(null, table([
         { title: "Name", main: true, cell: (one) => one.name },
@@ -22,15 +22,15 @@ export function leases(app) {
         { title: "Taken", number: true, cell: (one) => number(one.out) },
         { title: "Behind", number: true, cell: (one) => h("span", { title: "Messages taken and not acknowledged, and those that wait in the queue" }, number(one.lag)) },
         { title: "Last used", number: true, cell: (one) => `${duration(one.age)} ago` },
-        { title: "Lasts", number: true, cell: (one) => duration(one.timeout) },
+        { title: "Timeout", number: true, cell: (one) => duration(one.timeout) },
         { title: "", cell: (one) => button("Release …", () => confirm(`Release ${one.name}?`,
-          "What it had taken and not acknowledged goes back to the queue, and its reader has to begin anew.", "Release", async () => {
+          "Its unacknowledged messages return to the queue, and its reader has to start again.", "Release", async () => {
             await api.del(`leveret/leases/${api.path(one.vhost, one.queue, one.name)}`);
             toast(`${one.name} released`);
             app.reload();
           }), "quiet small") },
       ], list, { key: (one) => `${one.vhost}/${one.queue}/${one.name}`, label: "Leases" }))
-        : card(null, empty("No leases", "Jobs open them; leveretctl list_leases shows the same.")),
+        : card(null, empty("No leases", "Jobs open leases. leveretctl list_leases lists them, too.")),
       more ? h("p", { class: "muted" }, `Only the first ${number(list.length)} are shown.`) : null,
     ],
   };

@@ -1,4 +1,4 @@
-// The frame: who is logged in, which view is shown, what is wrong with the cluster.
+// The frame of the page: login, navigation, the current view, and problems of the cluster.
 //
 // A view is made by a function of (app, words, …) that gives {title, every, load(signal), render(data)}. It is loaded
 // again every so many milliseconds while somebody looks at it; a load that fails leaves what was shown and says so.
@@ -39,15 +39,15 @@ const app = {
   query: new URLSearchParams(),
   data: null,
   error: null,
-  news: null,  // What /api/leveret/cluster said last.
-  lost: false,  // It did not answer.
+  news: null,  // The last answer of /api/leveret/cluster.
+  lost: false,  // The last request failed.
   menu: false,
   draw,
   reload,
   go(where) {
     location.hash = where;
   },
-  // The state of a list is in the address: a reload and the way back lead to the same page of it.
+  // The state of a list is in the address, so that a reload and the back button show the same page of it.
   setQuery(changes) {
     for (const [name, value] of Object.entries(changes)) {
       if (value === null || value === "" || value === false) this.query.delete(name);
@@ -58,11 +58,11 @@ const app = {
     draw();
     return reload();
   },
-  // Which nodes run, as far as the page knows.
+  // The nodes and whether they are running, as far as the page knows.
   standing: () => (app.news?.members ?? []).map((one) => `${one.name} ${one.running}`).join(),
   isDown: (name) => (app.news?.members ?? []).some((one) => one.name === name && !one.running),
   node: (name) => nodeName(name, app.news ? [...app.news.members, ...(app.news.witnesses ?? [])].map((one) => one.name) : [name]),
-  // Do something that somebody asked for, and tell what came of it.
+  // Does what the user asked for, and reports the result.
   async act(action, done) {
     try {
       const result = await action();
@@ -78,7 +78,7 @@ const app = {
 
 // -- Views --------------------------------------------------------------------------------------------------------
 
-let turn = null;  // Ends what the view before has under way.
+let turn = null;  // Aborts the requests of the previous view.
 let timer = 0;
 
 function open() {
@@ -92,7 +92,7 @@ function open() {
     open();
     return;
   }
-  // Whoever follows a link goes on from the new contents; whoever opens the page begins at its top, with the skip link.
+  // After a link the focus moves to the new contents; when the page is opened, it stays at the top, with the skip link.
   const moved = app.section !== "" && (app.section !== section || app.words.join("/") !== words.join("/"));
   Object.assign(app, { section, words, query: new URLSearchParams(query ?? ""), data: null, error: null, menu: false });
   turn = new AbortController();
@@ -139,7 +139,7 @@ function isOut(error) {
   return true;
 }
 
-// -- What is wrong ------------------------------------------------------------------------------------------------
+// -- Problems ----------------------------------------------------------------------------------------------------
 
 let watching = 0;
 
@@ -157,37 +157,37 @@ async function watch() {
     app.lost = true;
   }
   draw();
-  if (before !== "" && before !== app.standing()) reload();  // What is shown was so before a node went or came.
+  if (before !== "" && before !== app.standing()) reload();  // The shown data is from before a node went down or came up.
   watching = setTimeout(watch, WATCH_MS);
 }
 
 function troubles() {
   const { news } = app;
   const found = [];
-  if (app.lost) found.push(["bad", "This node does not answer.", "What you see may be old. Trying again …"]);
+  if (app.lost) found.push(["bad", "This node does not answer.", "This page may be out of date. Retrying …"]);
   if (!news) return found;
   if (!news.has_majority) {
-    found.push(["bad", "Partition:", `${app.node(news.node)} cannot reach a majority of the cluster. Queues are served where they can be; nothing can be declared or changed.`]);
+    found.push(["bad", "Partition:", `${app.node(news.node)} cannot reach a majority of the cluster. Reachable queues work; nothing can be declared or changed.`]);
   }
   for (const { name, running } of news.witnesses ?? []) {
     if (!running) found.push(["warn", "Witness down:", `${name}. The loss of one more node would leave no majority.`]);
   }
   const waiting = news.waiting_for;
   if (waiting?.command) {
-    found.push(["bad", "Waiting:", `${app.node(news.node)} waits for ${waiting.nodes.map(app.node).join(", ")}${waiting.doubt ? ` (${waiting.doubt})` : ""}. To go on without it: ${waiting.command}. ${waiting.cost}.`]);
+    found.push(["bad", "Waiting:", `${app.node(news.node)} waits for ${waiting.nodes.map(app.node).join(", ")}${waiting.doubt ? ` (${waiting.doubt})` : ""}. To continue without it: ${waiting.command}. ${waiting.cost}.`]);
   }
   const down = news.members.filter((one) => !one.running).map((one) => app.node(one.name));
   if (down.length) found.push(["warn", down.length === 1 ? "Node down:" : "Nodes down:", down.join(", ")]);
   for (const { name, paused, maintenance } of news.members) {
-    if (paused) found.push(["bad", "Paused:", `${app.node(name)} serves nobody until it is in contact with the nodes it needs.`]);
-    if (maintenance) found.push(["warn", "In maintenance:", `${app.node(name)} takes no clients and leads no queues (${maintenance}).`]);
+    if (paused) found.push(["bad", "Paused:", `${app.node(name)} serves no clients until it is in contact with enough nodes.`]);
+    if (maintenance) found.push(["warn", "In maintenance:", `${app.node(name)} serves no clients and is no queue's master (${maintenance}).`]);
   }
   if (news.spooled) {
-    found.push(["warn", "Spool:", `${app.node(news.node)} keeps ${number(news.spooled)} messages for queues that it cannot reach.`]);
+    found.push(["warn", "Spool:", `${app.node(news.node)} stores ${number(news.spooled)} messages for queues that it cannot reach.`]);
   }
   for (const { node, resource } of news.alarms) {
     const what = resource === "memory" ? "Memory" : "Disk space";
-    found.push(["bad", `${what} alarm`, `on ${app.node(node)}. Publishers wait until it clears.`]);
+    found.push(["bad", `${what} alarm`, `on ${app.node(node)}. Publishers are blocked until it clears.`]);
   }
   return found;
 }
@@ -259,7 +259,7 @@ function drawLogin() {
     h("form", { onsubmit: enter, "aria-labelledby": "login-title" },
       h("img", { src: "page/leveret.svg", alt: "", width: 48, height: 48 }),
       h("h1", { id: "login-title" }, "Leveret"),
-      h("p", { class: "muted" }, "Log in with a user of the broker. A new one has the user guest with the password guest, "
+      h("p", { class: "muted" }, "Log in as a user of the broker. A new broker has the user guest with the password guest, "
         + "for logins from its own machine."),
       h("label", null, "User", h("input", {
         name: "user", autocomplete: "username", required: true, autocapitalize: "none", spellcheck: "false",
@@ -269,7 +269,7 @@ function drawLogin() {
         name: "password", type: "password", autocomplete: "current-password", required: true,
       })),
       h("p", { class: "problem", role: "alert" }, refusal),
-      h("button", { class: "primary", disabled: busy }, busy ? "One moment …" : "Log in"))));
+      h("button", { class: "primary", disabled: busy }, busy ? "Please wait …" : "Log in"))));
 }
 
 async function enter(event) {
@@ -282,7 +282,7 @@ async function enter(event) {
     await api.logIn(form.get("user"), form.get("password"));
     start();
   } catch (error) {
-    refusal = error.status === 401 ? "The name or the password is wrong, or this user has no tag that lets it in."
+    refusal = error.status === 401 ? "The user or the password is wrong, or the user has no management tag."
       : error.message;
   }
   busy = false;

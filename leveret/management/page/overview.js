@@ -38,7 +38,7 @@ export function overview(app) {
     title: "Overview",
     every: 1_000,
     async load(signal) {
-      if (Date.now() - counted > 5_000) {  // A walk over all queues is not for every second.
+      if (Date.now() - counted > 5_000) {  // Counting all queues is too expensive for every second.
         rings = await api.get("leveret/rings", { limit: 1 }, signal);
         counted = Date.now();
       }
@@ -60,9 +60,9 @@ export function overview(app) {
           tile("Mirrored queues", number(rings.total), ringsNote(rings), "#/cluster")),
         h("div", { class: "pair" }, card(null, lengthChart(lengths)), card(null, rateChart(rates))),
         card("Nodes", nodes.length ? nodeTable(app, nodes) : h("p", { class: "muted" },
-          "Only users with the tag monitoring or administrator see how nodes are.")),
+          "Only users with the tag monitoring or administrator can see nodes.")),
         h("p", { class: "muted small" }, `Leveret ${all.product_version ?? all.management_version ?? ""}`,
-          all.rabbitmq_version ? `, speaks as RabbitMQ ${all.rabbitmq_version}` : ""),
+          all.rabbitmq_version ? `, announced as RabbitMQ ${all.rabbitmq_version}` : ""),
       ];
     },
   };
@@ -76,13 +76,13 @@ export function ringsNote(rings) {
   if (!rings.total) return "none";
   if (rings.sound === rings.total) return "all in sync";
   const parts = [];
-  if (rings.unsynchronised) parts.push(`${number(rings.unsynchronised)} incomplete`);
-  if (rings.down) parts.push(`${number(rings.down)} without master`);
+  if (rings.unsynchronised) parts.push(`${number(rings.unsynchronised)} unsynchronised`);
+  if (rings.down) parts.push(`${number(rings.down)} without a master`);
   return parts.join(", ");
 }
 
 const isMeasured = (node) => node.running && node.type !== "witness";
-export const witnessBadge = () => badge("witness", "plain", "Votes with the nodes. Keeps no queues, serves no clients");
+export const witnessBadge = () => badge("witness", "plain", "A voter without queues and clients");
 
 const figure = (text, bar) => h("span", { class: "gauge" }, text, bar);
 
@@ -90,7 +90,7 @@ function nodeTable(app, nodes) {
   return table([
     { title: "Name", main: true, cell: (node) => [link(app.node(node.name), "cluster"), " ",
       node.type === "witness" ? [witnessBadge(), " "] : null, node.running ? null : badge("down", "bad"), app.news?.leader === node.name ? badge("leader", "plain",
-        "Leads the cluster's agreement on metadata") : null] },
+        "The Raft leader, which orders changes of metadata") : null] },
     { title: "Memory", cell: (node) => (isMeasured(node) ? figure([bytes(node.mem_used),
       h("span", { class: "muted" }, ` of ${bytes(node.mem_limit)}`)], meter(node.mem_used, node.mem_limit)) : null) },
     { title: "Free disk", cell: (node) => (isMeasured(node) ? [bytes(node.disk_free),

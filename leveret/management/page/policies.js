@@ -1,4 +1,4 @@
-// Policies, and a form that tries one on all names while it is being written.
+// Policies, and a form that shows the matches of a policy while it is written.
 
 import * as api from "./api.js";
 import { h } from "./dom.js";
@@ -28,10 +28,10 @@ export function policies(app) {
       return [
         h("div", { class: "head" }, h("h1", null, "Policies"),
           may ? button("Add a policy …", () => edit(app, vhosts, null, "policies"), "primary") : null),
-        card(null, h("p", { class: "muted" }, "Of all policies that match a name, the one with the highest priority holds, alone."),
+        card(null, h("p", { class: "muted" }, "Of all policies that match a name, only the one with the highest priority applies."),
           own.length ? list(app, vhosts, own, "policies", may)
-            : empty("No policies", "A policy gives queues mirrors, limits and much else, by their names.")),
-        card("Operator policies", h("p", { class: "muted" }, "Limits that hold whatever the others say. Only administrators set them."),
+            : empty("No policies", "A policy sets mirrors, limits and other options of queues and exchanges, by their names.")),
+        card("Operator policies", h("p", { class: "muted" }, "Limits that override other policies. Only administrators can set them."),
           operators.length ? list(app, vhosts, operators, "operator-policies", api.has("administrator")) : h("p", { class: "muted" }, "None."),
           api.has("administrator") ? h("div", { class: "actions" },
             button("Add an operator policy …", () => edit(app, vhosts, null, "operator-policies"))) : null),
@@ -50,7 +50,7 @@ function list(app, vhosts, rows, kind, may) {
     { title: "Priority", number: true, cell: (one) => number(one.priority) },
     ...(may ? [{ title: "", cell: (one) => h("span", { class: "actions" },
       button("Edit", () => edit(app, vhosts, one, kind), "quiet small"),
-      button("Delete", () => confirm(`Delete policy ${one.name}?`, "Queues it holds for follow the next one that matches, or none.", "Delete", async () => {
+      button("Delete", () => confirm(`Delete policy ${one.name}?`, "Its queues then follow the next policy that matches, or none.", "Delete", async () => {
         await api.del(`${kind}/${api.path(one.vhost, one.name)}`);
         toast(`${one.name} deleted`);
         app.reload();
@@ -66,10 +66,10 @@ function edit(app, vhosts, old, kind) {
       ...(vhosts.length > 1 && !old ? [{ name: "vhost", label: "Virtual host", kind: "select", options: vhosts }] : []),
       ...(old ? [] : [{ name: "name", label: "Name", required: true }]),
       { name: "pattern", label: "Pattern", value: old?.pattern ?? "", placeholder: "^orders\\.",
-        hint: "A regular expression; an empty one matches every name." },
+        hint: "A regular expression; if empty, it matches every name." },
       { name: "apply", label: "Applies to", kind: "select", options: APPLY_TO, value: old?.["apply-to"] ?? "queues" },
       { name: "priority", label: "Priority", kind: "number", value: String(old?.priority ?? 0) },
-      { name: "definition", label: "Definition", kind: "area", placeholder: kind === "policies" ? MIRRORS : LIMITS, hint: "As JSON.",
+      { name: "definition", label: "Definition", kind: "area", placeholder: kind === "policies" ? MIRRORS : LIMITS, hint: "JSON.",
         value: old ? JSON.stringify(old.definition, null, 1) : kind === "policies" ? MIRRORS : "" },
     ],
     live: async (values) => {
@@ -78,7 +78,7 @@ function edit(app, vhosts, old, kind) {
       try {
         keys = Object.keys(object(values.definition));
       } catch {
-        // It is still being written; `submit` will say what is wrong with it.
+        // It is still being typed; `submit` reports its errors.
       }
       const found = await api.get(`leveret/matches/${api.path(vhost)}`, { pattern: values.pattern, "apply-to": values.apply, key: keys });
       return matches(found);
@@ -98,7 +98,7 @@ function matches({ queues, exchanges }) {
     h("p", null, h("b", null, `${number(found.count)} ${what}${found.count === 1 ? "" : "s"}`)),
     h("ul", { class: "matched" }, found.names.slice(0, SHOWN).map((name) => h("li", { key: name }, badge(name, "plain"))),
       found.count > SHOWN ? h("li", { class: "muted" }, `and ${number(found.count - Math.min(SHOWN, found.names.length))} more`) : null)) : null);
-  return h("div", { class: "matches" }, h("h3", null, "Would match now"),
+  return h("div", { class: "matches" }, h("h3", null, "Matches now"),
     queues.count + exchanges.count ? [part(queues, "queue"), part(exchanges, "exchange")]
-      : h("p", { class: "muted" }, "Nothing that exists; it will hold for what is declared later."));
+      : h("p", { class: "muted" }, "Nothing yet. The policy applies to queues and exchanges that are declared later."));
 }

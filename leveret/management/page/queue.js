@@ -1,4 +1,4 @@
-// One queue: how it does, its copies, what waits in it, who reads it, what is bound to it.
+// One queue: its rates, copies, messages, bindings and consumers.
 
 import * as api from "./api.js";
 import * as actions from "./actions.js";
@@ -53,7 +53,7 @@ export function queue(app, vhost, name) {
         tile("Size", bytes(one.message_bytes)), tile("Consumers", number(one.consumers)), tile("Memory", bytes(one.memory))),
       h("div", { class: "pair" }, card(null, lengthChart(points[0])), card(null, rateChart(points[1]))),
       ring.mirrored ? ringCard(app, ring) : card("Copies", h("p", null, `One, on ${app.node(ring.master)}. `,
-        "A policy with ha-mode gives it mirrors."), ringActions(app, ring)),
+        "A policy with ha-mode adds mirrors."), ringActions(app, ring)),
       card("Messages", peeking(app, one, peek, look)),
       card("Bindings", bindingTable(app, bindings), h("div", { class: "actions" },
         button("Bind …", () => actions.addBinding(app, vhost, null, name)))),
@@ -62,7 +62,7 @@ export function queue(app, vhost, name) {
         ["Durable", one.durable ? "yes" : "no"],
         ["Policy", one.policy ? link(one.policy, "policies") : "none"],
         ["Operator policy", one.operator_policy || null],
-        ["What holds by policies", definition(one.effective_policy_definition)],
+        ["Effective policy definition", definition(one.effective_policy_definition)],
         ["Arguments", definition(one.arguments)],
         ["Owner", one.owner_pid_details?.name ?? null],
         ["Idle since", one.idle_since ? when(Date.parse(one.idle_since)) : null],
@@ -78,23 +78,23 @@ export function definition(object) {
     typeof value === "object" ? JSON.stringify(value) : String(value))));
 }
 
-// -- What waits ---------------------------------------------------------------------------------------------------
+// -- Messages ---------------------------------------------------------------------------------------------------
 
 function peeking(app, one, peek, look) {
-  if (one.type === "stream") return h("p", { class: "muted" }, "A stream is read from any place by its consumers; it is not looked into here.");
+  if (one.type === "stream") return h("p", { class: "muted" }, "Messages of a stream cannot be shown here; use a consumer with x-stream-offset.");
   const { found, position, error, busy } = peek;
   const last = found ? position + found.messages.length - 1 : 0;
   return [
-    h("p", { class: "muted" }, "Looks at messages where they are. Nothing is taken out, marked or moved."),
+    h("p", { class: "muted" }, "Shows messages without consuming them. Nothing is removed, requeued or marked."),
     error ? h("p", { class: "problem", role: "alert" }, error.message) : null,
     found && !error ? h("div", { key: "found", "aria-live": "polite" }, found.messages.length
       ? h("ol", { class: "messages" }, found.messages.map(message))
-      : empty("Nothing waits here", null)) : null,
-    // Of its own key, and never disabled: whoever has pressed a button with the keyboard would be at the top of the page.
+      : empty("No ready messages", null)) : null,
+    // With a key of its own, and never disabled: otherwise a keyboard user who pressed a button would lose the focus.
     h("div", { class: "actions", key: "actions", "aria-busy": busy ? "true" : null },
       button(found ? "Look again" : "Look at messages", () => look(1)),
-      found && position > 1 ? button("← Before", () => look(Math.max(1, position - SHOWN))) : null,
-      found && last < found.ready ? button("After →", () => look(last + 1)) : null,
+      found && position > 1 ? button("← Previous", () => look(Math.max(1, position - SHOWN))) : null,
+      found && last < found.ready ? button("Next →", () => look(last + 1)) : null,
       found?.messages.length ? h("span", { class: "muted" }, `${number(position)}–${number(last)} of ${number(found.ready)}`) : null),
   ];
 }
@@ -113,12 +113,12 @@ function message(one) {
       definition({ ...properties, ...Object.fromEntries(Object.entries(headers ?? {}).map(([name, value]) => [`headers.${name}`, value])) })) : null);
 }
 
-// -- Who is joined to it ------------------------------------------------------------------------------------------
+// -- Bindings and consumers ------------------------------------------------------------------------------------------
 
 export function bindingTable(app, bindings, from = true) {
   const shown = bindings.filter((one) => one.source !== "");
   if (!shown.length) {
-    return h("p", { class: "muted" }, from && bindings.length ? "Only the default exchange leads here, by the queue's name." : "None.");
+    return h("p", { class: "muted" }, from && bindings.length ? "Only the default exchange routes here, by the queue's name." : "None.");
   }
   return table([
     from ? { title: "From exchange", main: true, cell: (one) => link(one.source, "exchanges", one.vhost, one.source) }

@@ -1,4 +1,4 @@
-// All queues, a page at a time: filtered, sorted and cut by the server.
+// The list of queues, filtered, sorted and paged by the server.
 
 import * as api from "./api.js";
 import { addQueue } from "./actions.js";
@@ -52,15 +52,15 @@ function columns(app, withVhost) {
 export function features(one) {
   const badges = [
     one.type && one.type !== "classic" ? badge(one.type, "plain") : null,
-    one.durable === false ? badge("transient", "plain", "Goes with a restart") : null,
-    one.auto_delete ? badge("auto-delete", "plain", "Goes with its last consumer") : null,
+    one.durable === false ? badge("transient", "plain", "Deleted by a restart") : null,
+    one.auto_delete ? badge("auto-delete", "plain", "Deleted with its last consumer") : null,
     one.exclusive ? badge("exclusive", "plain", "Belongs to one connection") : null,
     one.policy ? badge(one.policy, "accent", "Policy") : null,
   ].filter(Boolean);
   return badges.length ? h("span", { class: "badges" }, badges) : "";
 }
 
-// The others that have a copy, and who of them has all.
+// Returns the mirrors, and those in sync.
 export function mirrorsOf(one) {
   if (one.type === "classic" || !one.type) return [one.slave_nodes ?? [], one.synchronised_slave_nodes ?? []];
   const others = (list) => (list ?? []).filter((name) => name !== one.node && name !== one.leader);

@@ -1,6 +1,6 @@
-// The picture of a ring. Nodes of the cluster stand in a circle, always at the same place, so that what moves is what
-// has changed: the arrows go from the master along the ring through everybody who is there, and back. Who is away is
-// left out by them; that is the ring closing. A ring around a node fills while its copy does.
+// The picture of a ring. The nodes of the cluster form a circle in which each has a fixed place, so that only changes
+// move. Arrows go from the master through all running members and back, past those that are down. A circle around a
+// node shows the progress of its synchronisation.
 
 import { h } from "./dom.js";
 import { bytes, duration, number } from "./format.js";
@@ -10,7 +10,7 @@ const MIDDLE = SIZE / 2;
 const AROUND = 135;
 const NODE = 34;
 
-// What the picture and the table next to it call the state of a member.
+// Returns the state of a member, for the picture and for the table next to it.
 export function stateOf(member) {
   if (!member.running) return ["down", "down"];
   if (member.role === "master") return ["master", "master"];
@@ -21,13 +21,13 @@ export function stateOf(member) {
 
 export function progressOf(member) {
   if (member.in_sync || member.sync_total === null || member.sync_total === undefined || !member.running) return null;
-  if (member.state !== "syncing" && !member.sync_done) return null;  // Nobody has asked for it yet.
+  if (member.state !== "syncing" && !member.sync_done) return null;  // Not started yet.
   return member.sync_total > 0 ? Math.min(member.sync_done / member.sync_total, 1) : 0;
 }
 
 export function lagOf(member) {
   if (member.role === "master") return null;
-  if (!member.running) return "away";
+  if (!member.running) return "down";
   if (member.lag_messages === null || member.lag_messages === undefined) return "lag not known";
   if (!member.lag_messages && !member.lag_bytes) return "no lag";
   const parts = [`${number(member.lag_messages)} behind`];

@@ -1,4 +1,4 @@
-// Pieces that views share: dialogs, messages that pass, badges, tiles, lists that a server pages.
+// Elements that views share: dialogs, toasts, badges, tiles, lists that the server pages.
 
 import { h, render } from "./dom.js";
 import { NONE, number } from "./format.js";
@@ -31,7 +31,7 @@ export const button = (text, onclick, kind = "", props = {}) => h("button", { ty
 
 export const link = (text, ...words) => h("a", { href: `#/${words.map(encodeURIComponent).join("/")}` }, text);
 
-// Names and values, one under the other.
+// A list of names and values.
 export const facts = (pairs) => h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== null && value !== undefined)
   .map(([name, value]) => h("div", { key: name }, h("dt", null, name), h("dd", null, value))));
 
@@ -108,11 +108,11 @@ export function ask({ title, text = null, fields = [], action = "OK", kind = "pr
     h("p", { class: "problem", role: "alert" }, state.problem),
     h("div", { class: "actions" },
       h("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"),
-      h("button", { class: kind, disabled: state.busy }, state.busy ? "One moment …" : action))));
+      h("button", { class: kind, disabled: state.busy }, state.busy ? "Please wait …" : action))));
   dialog.addEventListener("close", () => dialog.remove());
   redraw();
   dialog.showModal();
-  // Where there is nothing to fill in, Cancel: whoever hits Enter twice means to open a question, not to answer it.
+  // Without fields, Cancel gets the focus: a second Enter must not confirm the question that the first one opened.
   dialog.querySelector("input, select, textarea, .actions button")?.focus();
   look();
 }
@@ -125,7 +125,7 @@ function field({ name, label, value = "", kind = "text", options = [], hint = nu
   let control;
   if (kind === "select") {
     const choices = options.map((one) => (Array.isArray(one) ? one : [one, one]));
-    // One of them is always chosen; a <select> that is given a value which none has shows nothing, and sends nothing.
+    // One option is always chosen; a <select> with a value that no option has shows nothing and sends nothing.
     const chosen = choices.some(([text]) => text === value) ? value : choices[0]?.[0] ?? "";
     control = h("select", { ...common, value: chosen }, choices.map(([text, shown]) => h("option", { value: text,
       selected: text === chosen }, shown)));
@@ -142,7 +142,7 @@ function field({ name, label, value = "", kind = "text", options = [], hint = nu
 
 export const confirm = (title, text, action, submit) => ask({ title, text, action, kind: "danger", submit });
 
-// What somebody typed as arguments or headers: JSON, an object. An empty field is an empty object.
+// Parses arguments or headers that were typed as a JSON object. An empty field is an empty object.
 export function object(text, what = "The arguments") {
   if (!text.trim()) return {};
   let value;
@@ -177,7 +177,7 @@ function heading({ title, sort, number: isNumber }, sorted, onsort) {
 
 export const PAGE_SIZE = 50;
 
-// What to ask a listing for, from the address.
+// Returns the parameters of a listing, from the address.
 export function asked(app, defaults = {}) {
   const { query } = app;
   return {
@@ -191,7 +191,7 @@ export function asked(app, defaults = {}) {
   };
 }
 
-// A page that is not there any more (things were deleted) answers 400; then the first one is shown.
+// The server answers 400 for a page that no longer exists, after deletions; then the first page is shown.
 export async function fetchPage(app, load) {
   try {
     return await load();
@@ -229,7 +229,7 @@ export function paged(app, page, columns, { key, label, what, sort = null, rever
       filters,
       h("span", { class: "count muted" }, counted(page, what))),
     items.length ? table(columns, items, { key, sorted, onsort, label })
-      : isFiltered ? empty(`No ${what} match`, "Nothing has such a name.")
+      : isFiltered ? empty(`No ${what} match`, "Change or clear the filter.")
         : empty(`No ${what}`, none),
     pager(app, page),
   ];
@@ -253,7 +253,7 @@ function pager(app, page) {
     button("Next →", () => to(at + 1), "", { disabled: at >= page.page_count }));
 }
 
-// Which vhost to look at, where there are several.
+// Chooses a vhost, if there are several.
 export function vhostFilter(app, vhosts) {
   if (vhosts.length < 2) return null;
   return h("label", { class: "filter" }, h("span", { class: "hidden" }, "Virtual host"),

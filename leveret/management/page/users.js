@@ -1,11 +1,11 @@
-// Users, what they may do, and virtual hosts. For administrators.
+// Users, their permissions, and virtual hosts. For administrators.
 
 import * as api from "./api.js";
 import { h } from "./dom.js";
 import { number } from "./format.js";
 import { ask, badge, button, card, confirm, empty, link, table, toast } from "./ui.js";
 
-const TAGS_HINT = "Of the page and the HTTP API: management, policymaker, monitoring, administrator; with commas. None: AMQP only.";
+const TAGS_HINT = "For this page and the HTTP API: management, policymaker, monitoring, administrator, separated by commas. Without tags: AMQP only.";
 const tagList = (one) => (typeof one.tags === "string" ? one.tags.split(",") : one.tags ?? []).filter(Boolean);
 
 export function users(app) {
@@ -22,11 +22,11 @@ export function users(app) {
       card(null, table([
         { title: "Name", main: true, cell: (one) => link(one.name, "users", one.name) },
         { title: "Tags", cell: (one) => h("span", { class: "badges" }, tagList(one).map((tag) => badge(tag, tag === "administrator" ? "accent" : "plain"))) },
-        { title: "May enter", wide: true, cell: (one) => {
+        { title: "Virtual hosts", wide: true, cell: (one) => {
           const own = permissions.filter((each) => each.user === one.name).map((each) => each.vhost);
           return own.length ? own.join(", ") : badge("no virtual host", "warn");
         } },
-        { title: "Password", cell: (one) => (one.password_hash ? "yes" : badge("none", "plain", "Cannot log in with one")) },
+        { title: "Password", cell: (one) => (one.password_hash ? "yes" : badge("none", "plain", "Cannot log in with a password")) },
       ], list, { key: (one) => one.name, label: "Users" })),
       h("div", { class: "head" }, h("h2", null, "Virtual hosts"), button("Add a virtual host …", () => addVhost(app))),
       card(null, table([
@@ -35,7 +35,7 @@ export function users(app) {
         { title: "Messages", number: true, cell: (one) => number(one.messages ?? 0) },
         { title: "Users", number: true, cell: (one) => number(permissions.filter((each) => each.vhost === one.name).length) },
         { title: "", cell: (one) => button("Delete …", () => confirm(`Delete virtual host ${one.name}?`,
-          "Its queues, with all messages, exchanges, policies and permissions go with it. This cannot be undone.", "Delete", async () => {
+          "Its queues with all messages, exchanges, policies and permissions are deleted. This cannot be undone.", "Delete", async () => {
             await api.del(`vhosts/${api.path(one.name)}`);
             toast(`${one.name} deleted`);
             app.reload();
@@ -65,7 +65,7 @@ function edit(app, old) {
     fields: [
       ...(old ? [] : [{ name: "name", label: "Name", required: true }]),
       { name: "password", label: old ? "New password" : "Password", kind: "password", required: !old,
-        hint: old ? "Empty: the password stays as it is." : null },
+        hint: old ? "If empty, the password does not change." : null },
       { name: "tags", label: "Tags", value: old ? tagList(old).join(",") : "", hint: TAGS_HINT, wide: true },
     ],
     async submit({ name, password, tags }) {
@@ -91,7 +91,7 @@ export function user(app, name) {
       h("p", { class: "trail" }, link("Users", "users"), " / "),
       h("div", { class: "head" }, h("h1", null, name, " ", tagList(one).map((tag) => badge(tag, "plain"))),
         h("div", { class: "actions" }, button("Change …", () => edit(app, one)),
-          name === api.user().name ? null : button("Delete …", () => confirm(`Delete user ${name}?`, "Its permissions go with it, and its connections are closed.",
+          name === api.user().name ? null : button("Delete …", () => confirm(`Delete user ${name}?`, "Its permissions are deleted, and its connections are closed.",
             "Delete", async () => {
               await api.del(where);
               toast(`${name} deleted`);
@@ -106,7 +106,7 @@ export function user(app, name) {
           button("Edit", () => permit(app, name, vhosts, each), "quiet small"),
           button("Clear", () => app.act(() => api.del(`permissions/${api.path(each.vhost, name)}`), "Permissions cleared"), "quiet small")) },
       ], permissions, { key: (each) => each.vhost, label: "Permissions" })
-        : empty("No permissions", "Without any in a virtual host, a user cannot connect to it."),
+        : empty("No permissions", "A user cannot connect to a virtual host without permissions in it."),
         h("div", { class: "actions" }, button("Set permissions …", () => permit(app, name, vhosts, null)))),
       topics.length ? card("Topic permissions", table([
         { title: "Virtual host", main: true, cell: (each) => each.vhost },
@@ -121,7 +121,7 @@ export function user(app, name) {
 function permit(app, name, vhosts, old) {
   ask({
     title: old ? `Permissions of ${name} in ${old.vhost}` : `Permissions of ${name}`,
-    text: "Regular expressions for names of queues and exchanges. “.*” is everything, an empty one is nothing.",
+    text: "Regular expressions for names of queues and exchanges. “.*” matches everything, an empty one matches nothing.",
     action: "Save",
     fields: [
       ...(old ? [] : [{ name: "vhost", label: "Virtual host", kind: "select", options: vhosts }]),

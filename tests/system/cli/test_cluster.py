@@ -298,7 +298,7 @@ def test_what_is_printed_of_two_nodes_is_true(run: Run) -> None:
     do()  # Publish.
     run.line("")  # List queues.
     do()  # Kill the master.
-    fate = "leveret1@localhost, which leads the queue: leveret2@localhost takes over, and counts alone until"
+    fate = "leveret1@localhost, the queue's master: leveret2@localhost takes over, and is the only voter until"
     assert fate in run.lines[-1]
     assert do() == "b'hello'\n"
 

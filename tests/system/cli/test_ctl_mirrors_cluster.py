@@ -96,7 +96,7 @@ def test_a_mirror_by_hand_and_a_promotion_by_force(joined: Trio) -> None:
     told = joined.ctl(two, "promote_queue", "orders", code=64)
     assert f"What only {one} had would be lost" in told
     assert joined.ctl(two, "promote_queue", "orders", "--yes").splitlines()[1:] == [
-        f"Node {two} leads the queue with 0 messages.",
+        f"Node {two} is now the master, with 0 messages.",
         f"Lost: an unknown number of messages, which only {one} had.{NOT_ORDERED}",
     ]
     for name in (two, three):

@@ -217,8 +217,8 @@ def test_a_node_that_does_not_come_back(nodes: Cluster, ctl: Operator, name: str
     assert f"'false {two.name}' ended with code 1" in told
     words = ("--nodes", two.name, "--command", "true", "--timeout", "0.3")
     told = ctl(one, "rolling_restart", *words, code=75)
-    assert f"node {two.name} did not serve again within 0.3 seconds" in told
-    assert f"go on with: leveretctl rolling_restart --nodes {two.name} --command true" in told
+    assert f"node {two.name} did not serve clients again within 0.3 seconds" in told
+    assert f"continue with: leveretctl rolling_restart --nodes {two.name} --command true" in told
     assert one.control("service_state")["state"] is None and two.control("service_state")["state"] == "draining"
     ctl(one, "rolling_restart", "--nodes", two.name)  # One that was left in maintenance is taken up.
     assert two.control("service_state")["state"] is None

@@ -44,7 +44,7 @@ def test_logging_in_and_out(browser: Browser, trio: Cluster) -> None:
     page.keyboard.press("Tab")
     page.keyboard.type("wrong")
     page.keyboard.press("Enter")
-    shown(page, "The name or the password is wrong")
+    shown(page, "The user or the password is wrong")
     page.get_by_label("Password").fill("guest")
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="Overview").wait_for()
@@ -60,7 +60,7 @@ def test_logging_in_and_out(browser: Browser, trio: Cluster) -> None:
         assert one.evaluate("sessionStorage.length") == 0
     stranger = browser.page()
     stranger.goto(url)
-    shown(stranger, "A new one has the user guest with the password guest")
+    shown(stranger, "A new broker has the user guest with the password guest")
     stranger.context.close()
     page.context.close()
 
@@ -321,7 +321,7 @@ def test_queues_are_rebalanced(open_page: Open, trio: Cluster) -> None:
     page.get_by_role("button", name="Rebalance queues …").click()
     shown(page, "queues would move.")
     page.get_by_role("button", name="Rebalance", exact=True).click()
-    toasted(page, "Rebalancing has begun")
+    toasted(page, "Rebalancing started")
 
     def is_spread() -> bool:
         rows = trio[1].control("list_queues", vhost="/", columns=["node"])["rows"]

@@ -34,8 +34,8 @@ def test_what_differs_is_shown_with_its_source_and_the_default(
     shown = capsys.readouterr()
     lines = told(shown.out)
     assert lines[0] == f"heartbeat = 30 # {file}, line 1; default: 60"
-    assert lines[1] == f"channel_max = 2047 # {file}, line 2; as by default"
-    assert lines[2].startswith("# ") and "more settings are as by default" in lines[2]
+    assert lines[1] == f"channel_max = 2047 # {file}, line 2; the default"
+    assert lines[2].startswith("# ") and "more settings have their defaults" in lines[2]
     assert len(lines) == 3
     assert shown.err.startswith(f"leveret: warning: {file}, line 3: raft.wal_max_entries = 1: has no effect")
 
@@ -44,9 +44,9 @@ def test_all_of_them(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text("heartbeat = 30\n")
     assert check_config(str(file), True) == 0
     lines = told(capsys.readouterr().out)
-    assert "channel_max = 2047 # as by default" in lines
-    assert "connection_max = infinity # as by default" in lines
-    assert "tcp_listen_options.nodelay = true # as by default" in lines
+    assert "channel_max = 2047 # the default" in lines
+    assert "connection_max = infinity # the default" in lines
+    assert "tcp_listen_options.nodelay = true # the default" in lines
 
 
 def test_no_key_comes_twice_and_no_value_is_pythons(tmp_path: Path) -> None:

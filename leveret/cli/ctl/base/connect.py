@@ -84,11 +84,11 @@ def parse_address(text: str) -> NodeAddress:
     if not colon or (place.startswith("[") and place.endswith("]")):
         if not at:
             raise Failed(
-                USAGE, f"'{text}' names no node: give name@host, name@host:clusterport or host:clusterport", VALIDATION
+                USAGE, f"'{text}' is not a node: use name@host, name@host:clusterport or host:clusterport", VALIDATION
             )
         return _by_name(text, place)
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise Failed(USAGE, f"'{text}' has no port that could be: give host:clusterport", VALIDATION)
+        raise Failed(USAGE, f"'{text}' has no valid port: use host:clusterport", VALIDATION)
     return NodeAddress(host.strip("[]"), int(port), text.removesuffix(f":{port}") if name else None)
 
 
@@ -148,7 +148,7 @@ def _cookie(
 def _not_found(text: str) -> str:
     return (
         f"{text}.\n\n"
-        "A node that runs as another user or on another machine is reached with\n"
+        "To reach a node of another user or on another machine:\n"
         "  leveretctl --host HOST --port CLUSTERPORT --cookie-file FILE ..."
     )
 
@@ -157,6 +157,6 @@ def _nothing_known(name: str | None, host: str, port: int) -> str:
     return (
         f"no node of this user runs on this machine, and there is no cookie for one at {host}:{port}.\n\n"
         "Start a node:            leveret server\n"
-        "Or say where one is:     leveretctl --host HOST --port CLUSTERPORT --cookie-file FILE ...\n"
+        "Or name its address:     leveretctl --host HOST --port CLUSTERPORT --cookie-file FILE ...\n"
         f"(a node's cookie is in its data folder, {_default_cookie(name)} by default)"
     )

@@ -1,4 +1,4 @@
-"""`leveretctl help`: what there is, in groups; and one command with an example."""
+"""`leveretctl help`: lists all commands in groups, or shows one command with an example."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ The following options are accepted by all commands, before or after their name.
 short      | long                    | description
 -----------|-------------------------|--------------------------------
 -?         | --help                  | displays command help
--n <node>  | --node <node>           | the node of that name on this machine; also name@host:clusterport
-           | --host <host>           | where the node is (127.0.0.1)
-           | --port <port>           | its cluster port (25672)
-           | --cookie-file <file>    | the secret of its cluster (the cookie in its data folder);
+-n <node>  | --node <node>           | a node on this machine by its name, or name@host:clusterport
+           | --host <host>           | host of the node (127.0.0.1)
+           | --port <port>           | cluster port of the node (25672)
+           | --cookie-file <file>    | file with the cluster's cookie (the cookie in the node's data folder);
            |                         | also LEVERET_COOKIE_FILE, LEVERET_COOKIE
            | --tls-cert-file <file>  | for a cluster port with TLS, with --tls-key-file and --tls-ca-cert-file
 -t <n>     | --timeout <n>           | operation timeout in seconds
@@ -35,29 +35,29 @@ short      | long                    | description
            | --no-table-headers      | suppress the table header row
 -p <vhost> | --vhost <vhost>         | for commands that are scoped to a virtual host, virtual host to use (/)
            | --formatter <formatter> | {", ".join(FORMATTERS)}
--l         | --longnames             | has no effect: names of nodes are taken as they are
+-l         | --longnames             | has no effect: node names are used as they are
 
-Without -n, --host and --port it is the node leveret@localhost of this user and machine, or the only one that runs.
-LEVERET_NODE_NAME names another."""
+Without -n, --host and --port, the command goes to the node leveret@localhost of this user on this machine, or to the
+only one that is running. LEVERET_NODE_NAME names another."""
 
 EXAMPLES: Final = """\
-  leveretctl status                                     how is the node that I started?
-  leveretctl list_queues name messages consumers        what waits where?
-  leveretctl -n two@localhost cluster_status            ask another node of this machine
+  leveretctl status                                     show the state of the local node
+  leveretctl list_queues name messages consumers        show how many messages each queue has
+  leveretctl -n two@localhost cluster_status            ask another node on this machine
   leveretctl add_user ann < password.txt && leveretctl set_permissions ann '.*' '.*' '.*'
   leveretctl --host 10.0.0.7 --cookie-file cluster.cookie cluster_status
-  leveretctl -q check_alarms || echo "somebody should look"
-  leveretctl set_log_level debug --category mirroring   and watch: leveretctl log_tail_stream
-  source <(leveretctl completion bash)                  the TAB key completes commands, options and columns
+  leveretctl -q check_alarms || echo "there are alarms"
+  leveretctl set_log_level debug --category mirroring   then follow the log: leveretctl log_tail_stream
+  source <(leveretctl completion bash)                  complete commands, options and columns with TAB
 
-  Two nodes become a cluster; they need the same cookie (leveret server --cookie-file FILE):
+  To make a cluster of two nodes, which need the same cookie (leveret server --cookie-file FILE):
   leveretctl -n two@localhost stop_app
   leveretctl -n two@localhost join_cluster one@localhost
   leveretctl -n two@localhost start_app
   leveretctl await_online_nodes 2"""
 
 EXIT_CODES: Final = """\
-  0 done   64 wrong use   65 bad data   67 no such user   69 not available or refused   70 failed   75 timed out
+  0 success   64 wrong usage   65 bad data   67 no such user   69 not available or refused   70 error   75 timeout
   78 no usable cookie"""
 
 
@@ -103,11 +103,11 @@ def describe(command: Command, bold: Style) -> str:
 
 
 def unknown(name: str, known: Mapping[str, Command]) -> str:
-    """For a command that does not exist: the one that was perhaps meant."""
+    """Returns the error for an unknown command, with the most similar command if there is one."""
     import difflib
 
     near = difflib.get_close_matches(name, known, 1, 0.75)
     text = f"\nCommand '{name}' not found."
     if near:
         return f"{text}\nDid you mean '{near[0]}'?\n"
-    return f"{text}\nSee 'leveretctl help' for all there are.\n"
+    return f"{text}\nSee 'leveretctl help' for all commands.\n"

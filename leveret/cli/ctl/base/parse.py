@@ -114,7 +114,7 @@ def _check(command: Command, words: list[str], values: Mapping[str, str | bool],
             raise _bad_options([(written[name], str(values[name]))])
     formatter = values.get("formatter")
     if formatter is not None and formatter not in FORMATTERS:
-        raise Failed(USAGE, f"unknown formatter '{formatter}'; there are {', '.join(FORMATTERS)}", VALIDATION)
+        raise Failed(USAGE, f"unknown formatter '{formatter}'; use one of: {', '.join(FORMATTERS)}", VALIDATION)
     if len(words) < command.least:
         raise Failed(USAGE, "not enough arguments.", VALIDATION)
     if command.most is not None and len(words) > command.most:

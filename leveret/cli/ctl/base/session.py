@@ -178,7 +178,7 @@ class Session:
                     break
                 answer = self.ask(command, {**asked, "after": answer["next"]}, patience_s)
             for name in dict.fromkeys(missing):
-                self.warn(f"Warning: node {name} did not answer; what only it knows is not shown")
+                self.warn(f"Warning: node {name} did not answer; its part is missing")
 
         return Rows(columns, pages())
 
@@ -250,17 +250,17 @@ def _suggestion(error: CallFailed, target: Target) -> str:
         entry = target.entry
         if entry is not None and target.cookie_from == (entry.cookie_file or os.path.join(entry.data_dir, FILE_NAME)):
             return (
-                f"suggestion: {target.cookie_from} was changed after the node was started, which still has the cookie "
-                "of then. Put that back; or, to use the new one, stop the node by its process id "
+                f"suggestion: {target.cookie_from} was changed after the node was started, which still has the old "
+                "cookie. Restore that; or, to use the new one, stop the node by its process id "
                 f"(kill {entry.pid}) and start it again"
             )
         return "suggestion: name the cookie file of that node with --cookie-file"
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return "suggestion: --tls-ca-cert-file must have the authority that vouches for that node's certificate"
+        return "suggestion: --tls-ca-cert-file must contain the CA that signed that node's certificate"
     if error.reason == "unreachable":
-        return f"suggestion: nobody listens there; start the node, or name another port than {target.port} with --port"
+        return f"suggestion: nothing listens there; start the node, or use --port if its port is not {target.port}"
     if error.reason in ("closed", link.GARBAGE, link.VERSION):
         if target.tls is not None:
-            return "suggestion: the log of that node says why it does not take this certificate, if that is the reason"
-        return "suggestion: is that a cluster port? (25672 by default, not AMQP's or the management port); with TLS?"
+            return "suggestion: if the certificate was refused, the log of that node says why"
+        return "suggestion: is this a cluster port (default 25672, not the AMQP or management port)? Does it need TLS?"
     return "suggestion: see the log of that node"

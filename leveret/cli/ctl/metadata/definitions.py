@@ -27,7 +27,7 @@ def _vhost(given: Given) -> str | None:
 def _check_format(given: Given) -> None:
     form = given.text("format", "json").lower()
     if form != "json":
-        raise Failed(USAGE, f"format {form} is not supported; here: json", VALIDATION)
+        raise Failed(USAGE, f"format {form} is not supported; use: json", VALIDATION)
 
 
 # -- Export --------------------------------------------------------------------------------------------------------
@@ -100,10 +100,10 @@ def import_definitions(session: Session, given: Given) -> Output:
     for note in done["notes"]:
         session.warn(f"Note: {note}")
     if done["failures"]:
-        raise Failed(UNAVAILABLE, "\n".join([*done["failures"], "The rest was imported."]))
+        raise Failed(UNAVAILABLE, "\n".join([*done["failures"], "Everything else was imported."]))
     there = _counted(done["same"])
     return Message(
-        f"Imported: {_counted(done['done']) or 'nothing was missing'}" + (f"; there already: {there}" if there else "")
+        f"Imported: {_counted(done['done']) or 'nothing was missing'}" + (f"; already there: {there}" if there else "")
     )
 
 
@@ -124,7 +124,7 @@ def _read(path: str) -> bytes:
             text = f"Bad argument: File {path} cannot be read: {error.strerror or error}"
             raise Failed(DATA_ERROR, text, VALIDATION) from None
     if len(data) > DOCUMENT_BYTES_MAX:
-        raise Failed(DATA_ERROR, f"definitions have at most {DOCUMENT_BYTES_MAX} bytes")
+        raise Failed(DATA_ERROR, f"definitions may have at most {DOCUMENT_BYTES_MAX} bytes")
     return data
 
 
@@ -134,12 +134,12 @@ def _parsed(data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise Failed(DATA_ERROR, f"Failed to deserialise input (format: JSON) (error: {error})") from None
     if not isinstance(document, dict):
-        raise Failed(DATA_ERROR, "definitions are a JSON object")
+        raise Failed(DATA_ERROR, "definitions must be a JSON object")
     return document
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _is_section(name: str, value: Any) -> bool:
@@ -165,17 +165,17 @@ COMMANDS: Final = (
         "export_definitions", GROUP, '<file_path | "-"> [--vhost <vhost>] [--format <json>]',
         "Exports definitions in JSON", "leveretctl export_definitions /backup/definitions.json",
         export_definitions, 1, 1, {**VHOST, "format": "format"},
-        more="Users with the hashes of their passwords, vhosts, permissions, parameters, policies, exchanges, queues "
-        "and bindings, without messages, in RabbitMQ's form: import_definitions takes it, and so does rabbitmqctl. "
-        "With --vhost only what is in that virtual host, without its name, to be imported into any other. Exclusive "
-        "queues are left out.",
+        more="Exports users with their password hashes, vhosts, permissions, parameters, policies, exchanges, queues "
+        "and bindings, without messages, in RabbitMQ's format: import_definitions and rabbitmqctl can read it. With "
+        "--vhost, exports only that virtual host, without its name, for the import into any other. Exclusive queues "
+        "are left out.",
     ),
     Command(
         "import_definitions", GROUP, '<file_path | "-"> [--vhost <vhost>] [--format <json>]',
         "Imports definitions in JSON", "leveretctl import_definitions /backup/definitions.json",
         import_definitions, 0, 1, {**VHOST, "format": "format"},
-        more="If anything in the file is wrong, all of it is told and nothing is imported. Users, permissions, "
-        "policies and parameters are replaced; exchanges, queues and bindings that exist stay as they are. With "
-        "--vhost, a file that was exported from one virtual host.",
+        more="If the file has errors, all of them are reported and nothing is imported. Users, permissions, policies "
+        "and parameters are replaced; exchanges, queues and bindings that exist stay as they are. With --vhost, "
+        "imports a file that was exported from one virtual host.",
     ),
 )  # fmt: skip

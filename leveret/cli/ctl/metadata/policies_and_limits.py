@@ -28,7 +28,7 @@ def _json(session: Session, text: str) -> Any:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 # -- Policies ------------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def _limits(session: Session, text: str) -> dict[str, Any]:
     limits = _json(session, text)
     if not isinstance(limits, dict):
         session.show_banner()
-        raise Failed(UNAVAILABLE, 'limits are a JSON object: {"max-connections": 100}')
+        raise Failed(UNAVAILABLE, 'limits must be a JSON object, for example {"max-connections": 100}')
     return limits
 
 
@@ -231,9 +231,9 @@ COMMANDS: Final = (
         "set_policy", POLICIES, POLICY_USAGE, "Sets or updates a policy",
         "leveretctl set_policy ha-all '^ha[.]' '{\"ha-mode\":\"all\"}' --priority 1 --apply-to queues",
         set_policy, 3, 3, POLICY_SWITCHES,
-        more="<pattern> is a regular expression for names, <definition> a JSON object, --apply-to queues, exchanges or "
-        "all, or one type of queues: classic_queues, quorum_queues or streams. Of several that match, the one with the "
-        "highest priority holds.",
+        more="<pattern> is a regular expression for names, <definition> a JSON object. --apply-to is queues, "
+        "exchanges, all, or a type of queue: classic_queues, quorum_queues or streams. Of several policies that "
+        "match, only the one with the highest priority applies.",
     ),
     Command(
         "clear_global_parameter", PARAMETERS, "<name>", "Clears a global runtime parameter",
@@ -258,7 +258,7 @@ COMMANDS: Final = (
     Command(
         "set_parameter", PARAMETERS, "[--vhost <vhost>] <component_name> <name> <value>", "Sets a runtime parameter.",
         "leveretctl set_parameter shovel nightly '{\"src-queue\":\"a\"}'", set_parameter, 3, 3, VHOST,
-        more="This version has no component that would take one, and refuses them all.",
+        more="This version has no component with parameters, and refuses them all.",
     ),
     Command(
         "clear_user_limits", USERS, "<username> <limit_type> | all", "Clears user connection/channel limits",
@@ -292,7 +292,7 @@ COMMANDS: Final = (
         "trace_on", VHOSTS, "[--vhost <vhost>]",
         "Starts copying all messages of the node's clients to the exchange amq.rabbitmq.trace",
         "leveretctl trace_on -p shop", trace_on, switches=VHOST,
-        more="Bind a queue to it with publish.<exchange>, deliver.<queue> or #. It slows down the node's clients in "
-        "that virtual host, and ends when the node stops. Other nodes are not concerned.",
+        more="Bind a queue to the exchange with publish.<exchange>, deliver.<queue> or #. This slows down the node's "
+        "clients in that virtual host, and ends when the node stops. It does not affect other nodes.",
     ),
 )  # fmt: skip

@@ -217,7 +217,7 @@ COMMANDS: Final = (
     Command("list_users", USERS, "[--no-table-headers]", "List user names and tags", "leveretctl list_users",
             list_users),
     Command(
-        "set_user_tags", USERS, "<username> <tag> [...]", "Sets user tags; without any, takes them all",
+        "set_user_tags", USERS, "<username> <tag> [...]", "Sets user tags; without tags, removes them all",
         "leveretctl set_user_tags ann administrator", set_user_tags, 1, None,
     ),
     Command(
@@ -256,8 +256,8 @@ COMMANDS: Final = (
         "set_permissions", ACCESS, "[--vhost <vhost>] <username> <conf> <write> <read>",
         "Sets user permissions for a vhost",
         "leveretctl set_permissions -p shop ann '^ann-.*' '.*' '.*'", set_permissions, 4, 4, VHOST,
-        more="Three regular expressions, of names: what the user may declare and delete, publish to or bind, and "
-        "consume or bind from. '.*' is everything, '^$' nothing.",
+        more="Three regular expressions for names: what the user may declare and delete (configure), publish to or "
+        "bind (write), and consume from or bind to (read). '.*' matches everything, '^$' nothing.",
     ),
     Command(
         "set_topic_permissions", ACCESS, "[--vhost <vhost>] <username> <exchange> <write> <read>",

@@ -91,7 +91,7 @@ def check_virtual_hosts(session: Session, given: Given) -> Output:
 
 
 def node_health_check(session: Session, given: Given) -> Output:
-    session.banner("This command is DEPRECATED: check_running, check_alarms and check_port_connectivity say more.")
+    session.banner("This command is DEPRECATED: use check_running, check_alarms and check_port_connectivity.")
     session.banner(f"Timeout: {session.timeout_s(70):g} seconds ...")
     session.banner(f"Checking health of node {session.name} ...")
     if not session.ask("app_state")["running"]:
@@ -270,24 +270,24 @@ COMMANDS: Final = (
         "leveretctl alarms --formatter json", alarms,
     ),
     Command(
-        "check_alarms", MONITORING, TIMEOUT, f"{HEALTH} there are alarms, local or of other nodes",
+        "check_alarms", MONITORING, TIMEOUT, f"{HEALTH} there are alarms, local or on other nodes",
         "leveretctl check_alarms -q", check_alarms,
     ),
     Command(
         "check_certificate_expiration", MONITORING, "[--within <period>] [--unit <unit>]",
         f"{HEALTH} a certificate of the node expires soon",
         "leveretctl check_certificate_expiration --within 2 --unit months", check_certificate_expiration,
-        switches={"within": "period", "unit": "unit"}, more=f"Units: {', '.join(UNITS)}. Without any, 4 weeks.",
+        switches={"within": "period", "unit": "unit"}, more=f"Units: {', '.join(UNITS)}. Default: 4 weeks.",
     ),
     Command(
         "check_if_node_is_quorum_critical", QUEUES, TIMEOUT,
-        f"{HEALTH} quorum queues or the cluster itself would stand still without the target node",
+        f"{HEALTH} quorum queues or the cluster itself would be unavailable without the target node",
         "leveretctl -n one@localhost check_if_node_is_quorum_critical", check_if_node_is_quorum_critical,
     ),
     Command(
         "check_port_connectivity", MONITORING, TIMEOUT, f"{HEALTH} a TCP connection to a listener of the node fails",
         "leveretctl check_port_connectivity", check_port_connectivity,
-        more="The connections are made from where this command runs.",
+        more="The connections are made from the machine on which this command runs.",
     ),
     Command(
         "check_port_listener", MONITORING, f"<port> {TIMEOUT}",
@@ -297,7 +297,7 @@ COMMANDS: Final = (
     Command(
         "check_protocol_listener", MONITORING, f"<protocol> {TIMEOUT}",
         f"{HEALTH} the target node has no listener for that protocol", "leveretctl check_protocol_listener amqp",
-        check_protocol_listener, 1, 1, more="Such as amqp, amqp/ssl, http, clustering; see: leveretctl listeners",
+        check_protocol_listener, 1, 1, more="For example amqp, amqp/ssl, http, clustering; see: leveretctl listeners",
     ),
     Command(
         "check_virtual_hosts", MONITORING, TIMEOUT, f"{HEALTH} some virtual hosts are not running on the target node",
@@ -310,30 +310,30 @@ COMMANDS: Final = (
     Command(
         "is_running", MONITORING, TIMEOUT, "Checks if Leveret is fully booted and running on the target node",
         "leveretctl is_running --formatter json", is_running,
-        more="Its exit code is 0 either way; for a health check see: leveretctl help check_running",
+        more="The exit code is 0 in both cases; for a health check see: leveretctl help check_running",
     ),
     Command(
-        "listeners", MONITORING, TIMEOUT, "Lists active listeners of the node, and what they are for",
+        "listeners", MONITORING, TIMEOUT, "Lists active listeners of the node and their protocols",
         "leveretctl listeners", listeners,
     ),
     Command(
-        "certificates", MONITORING, TIMEOUT, "Displays certificates of the node, and until when they hold",
+        "certificates", MONITORING, TIMEOUT, "Displays certificates of the node, and when they expire",
         "leveretctl certificates", certificates,
     ),
     Command(
-        "node_health_check", MONITORING, TIMEOUT, "DEPRECATED. Is the node running, and without alarms?",
+        "node_health_check", MONITORING, TIMEOUT, "DEPRECATED. Checks that the node is running and has no alarms",
         "leveretctl node_health_check", node_health_check,
     ),
     Command(
-        "restart_vhost", "Virtual hosts", "[--vhost <vhost>]", "Says whether a virtual host runs",
+        "restart_vhost", "Virtual hosts", "[--vhost <vhost>]", "Checks that a virtual host is running",
         "leveretctl restart_vhost -p shop", restart_vhost, switches=VHOST,
-        more="In RabbitMQ the part of a node that serves a virtual host can fail by itself. Here it cannot: a virtual "
-        "host runs wherever its node does.",
+        more="In RabbitMQ a single virtual host can fail on a node. Here it cannot: a virtual host runs wherever its "
+        "node does.",
     ),
     Command(
         "await_online_quorum_plus_one", QUEUES, TIMEOUT,
-        "Waits for all quorum queues, and the cluster itself, to be able to do without the target node",
+        "Waits until all quorum queues, and the cluster itself, can do without the target node",
         "leveretctl -n one@localhost await_online_quorum_plus_one && leveretctl -n one@localhost stop",
-        await_online_quorum_plus_one, more="120 seconds unless told otherwise.",
+        await_online_quorum_plus_one, more="The default timeout is 120 seconds.",
     ),
 )  # fmt: skip

@@ -72,7 +72,7 @@ def check_running(session: Session, given: Given) -> Output:
         why = f": {state['waiting']}" if state.get("waiting") else ""
         raise Failed(UNAVAILABLE, f"Leveret on node {session.name} is not running or has not fully booted yet{why}")
     if state["paused"]:
-        raise Failed(UNAVAILABLE, f"Leveret on node {session.name} is paused and serves nobody: {state['paused']}")
+        raise Failed(UNAVAILABLE, f"Leveret on node {session.name} is paused and serves no clients: {state['paused']}")
     return Message(f"Leveret on node {session.name} is fully booted and running")
 
 
@@ -110,7 +110,7 @@ def join_cluster(session: Session, given: Given) -> Output:
     from leveret.cli.ctl.base.connect import parse_address
 
     if given.flag("ram"):
-        raise Failed(USAGE, "every node keeps its metadata on disk; there are no RAM nodes", VALIDATION)
+        raise Failed(USAGE, "every node stores its metadata on disk; there are no RAM nodes", VALIDATION)
     address = parse_address(given.words[0])
     session.banner(f"Clustering node {session.name} with {given.words[0]}")
     arguments = {"host": address.host, "port": address.port, "name": address.name}
@@ -185,13 +185,13 @@ COMMANDS: Final = (
         "await_startup", NODES, "[--timeout <timeout>]",
         "Waits for the Leveret application to start on the target node",
         "leveret server & leveretctl await_startup --timeout 30", await_startup, waits=True,
-        more="Waits also for a node that is not there yet, 300 seconds unless told otherwise.",
+        more="Also waits for a node that has not been started yet. The default timeout is 300 seconds.",
     ),
     Command(
         "reset", NODES, "",
         "Instructs a node to leave the cluster and return to its virgin state",
         "leveretctl stop_app && leveretctl reset && leveretctl start_app", reset,
-        more="The application must be stopped. All queues that live on the node, with their messages, are lost.",
+        more="The application must be stopped. All queues of the node are lost, with their messages.",
     ),
     Command(
         "shutdown", NODES, "", "Stops the node: the same as stop", "leveretctl shutdown", stop,
@@ -203,12 +203,12 @@ COMMANDS: Final = (
     Command(
         "stop", NODES, "", "Stops the node: its application, then its process",
         "leveretctl -n leveret@localhost stop", stop,
-        more="Returns when the process is gone, if it is one of this user and machine.",
+        more="Returns when the process has ended, if it belongs to this user and machine.",
     ),
     Command(
         "stop_app", NODES, "", "Stops the Leveret application, leaving the process running",
         "leveretctl stop_app", stop_app,
-        more="Clients are told to go, and the cluster port stays open for reset, join_cluster and start_app.",
+        more="Closes client connections. The cluster port stays open for reset, join_cluster and start_app.",
     ),
     Command(
         "await_online_nodes", CLUSTER, "<count> [--timeout <timeout>]", "Waits for <count> nodes to join the cluster",
@@ -216,28 +216,28 @@ COMMANDS: Final = (
     ),
     Command(
         "cluster_status", CLUSTER, "[--timeout <timeout>]",
-        "Displays all the nodes in the cluster, which of them run, and who leads",
+        "Displays all the nodes in the cluster, which of them are running, and the Raft leader",
         "leveretctl cluster_status --formatter json", cluster_status,
     ),
     Command(
         "force_boot", CLUSTER, "",
         "Forces node to start even if it cannot contact or rejoin any of its previously known peers",
         "leveretctl stop_app && leveretctl force_boot && leveretctl start_app", force_boot,
-        more="For when a majority of the nodes is lost for good. The node goes on alone, with what it knows; changes "
-        "that only the others knew are lost. The others must be reset before they can join it. Never let two halves "
-        "of a cluster go on like this.",
+        more="For a cluster that has lost the majority of its nodes for good. The node continues alone, with what it "
+        "knows; changes that only the others knew are lost. The others must be reset before they can join it. Never "
+        "do this to two parts of one cluster.",
     ),
     Command(
         "force_reset", CLUSTER, "", "Forcefully returns a node to its virgin state, without telling its cluster",
         "leveretctl stop_app && leveretctl force_reset", force_reset,
-        more="Afterwards the others must be told: leveretctl -n OTHER forget_cluster_node NODE",
+        more="Afterwards remove it from its old cluster: leveretctl -n OTHER forget_cluster_node NODE",
     ),
     Command(
         "forget_cluster_node", CLUSTER, "<existing_cluster_member_node>",
         "Removes a stopped node from the cluster, with the queues that only it had",
         "leveretctl -n one@localhost forget_cluster_node two@localhost", forget_cluster_node, 1, 1,
         {"offline": None},
-        more="--offline is refused: what a cluster agrees on takes a majority of its nodes.",
+        more="--offline is refused: the change needs a majority of the nodes.",
     ),
     Command(
         "join_cluster", CLUSTER, "<existing_cluster_member>",
@@ -245,14 +245,15 @@ COMMANDS: Final = (
         "leveretctl -n two@localhost stop_app && leveretctl -n two@localhost join_cluster one@localhost && "
         "leveretctl -n two@localhost start_app",
         join_cluster, 1, 1, {"disc": None, "ram": None},
-        more="<existing_cluster_member> is name@host, name@host:clusterport or host:clusterport. The application must "
-        "be stopped; what the node had before is deleted. Both need the same cookie.",
+        more="<existing_cluster_member> is name@host, name@host:clusterport or host:clusterport. The application "
+        "must be stopped; the data that the node had is deleted. Both nodes need the same cookie.",
     ),
     Command(
         "rename_cluster_node", CLUSTER, "<oldnode1> <newnode1> [<oldnode2> <newnode2>] ...",
         "Renames stopped nodes of the cluster",
         "leveretctl -n one@localhost rename_cluster_node two@localhost second@localhost", rename_cluster_node, 2, None,
-        more="Ask a node that runs. Then start the renamed one: leveret server --name NEWNAME --data ITS_OLD_FOLDER",
+        more="Run this at a node that is running. Then start the renamed one: leveret server --name NEWNAME --data "
+        "ITS_OLD_FOLDER",
     ),
     Command(
         "check_local_alarms", MONITORING, "[--timeout <timeout>]",

@@ -61,8 +61,8 @@ def _warn_of_kept(session: Session, answer: dict[str, Any]) -> None:
         else ""
     )
     session.warn(
-        f"Warning: node {session.name} still leads {count} queues: {names}{more}. Nobody can use them while it is "
-        f"stopped.{advice}"
+        f"Warning: node {session.name} is still the master of {count} queues: {names}{more}. They are unavailable "
+        f"while it is stopped.{advice}"
     )
 
 
@@ -98,7 +98,7 @@ def leave_cluster(session: Session, given: Given) -> Output:
         arguments["seconds"] = int(session.given_s)
         session.given_s += DRAIN_S  # That is how long clients have; queues take their own time.
     session.ask_with_progress("leave_cluster", arguments)
-    return Message(f"Node {name} has left its cluster; its data is gone and its application is stopped")
+    return Message(f"Node {name} has left its cluster; its data is deleted and its application is stopped")
 
 
 # -- Waiting -------------------------------------------------------------------------------------------------------
@@ -147,8 +147,8 @@ def _await_run(session: Session, before: str | None, seconds: float) -> None:
     if not _until(is_back, seconds):
         raise Failed(
             TIMED_OUT,
-            f"node {session.name} did not serve again within {seconds:g} seconds. Its log says what it waits for, or "
-            f"why it ended; see also: leveretctl -n {session.name} cluster_status",
+            f"node {session.name} did not serve clients again within {seconds:g} seconds. Its log says what it waits "
+            f"for, or why it ended; see also: leveretctl -n {session.name} cluster_status",
             ONE_LINE,
         )
 
@@ -177,7 +177,7 @@ class Rolling:
         unknown = [name for name in self.only or () if name not in names]
         if unknown:
             raise Failed(
-                DATA_ERROR, f"not in the cluster: {', '.join(unknown)}; there are {', '.join(names)}", ONE_LINE
+                DATA_ERROR, f"not in the cluster: {', '.join(unknown)}; members are {', '.join(names)}", ONE_LINE
             )
         meant = [name for name in names if self.only is None or name in self.only]
         begun = {one["name"] for one in state["members"] if one["state"] is not None}
@@ -233,20 +233,20 @@ class Rolling:
         """In what one node sees."""
         seen_by, members = state["node"], state["members"]
         if state["leader"] is None or not state["has_majority"]:
-            return f"node {seen_by} is in contact with no majority, or with no leader"
+            return f"node {seen_by} is not in contact with a majority, or there is no leader"
         for one in members:
             if not one["running"]:
                 return f"node {seen_by} is not in contact with node {one['name']}"
             if one["paused"]:
                 return f"node {one['name']} is paused by a partition"
             if not one["voter"]:
-                return f"node {one['name']} has joined just now, and is catching up"
+                return f"node {one['name']} has just joined, and is catching up"
             if one["state"] is not None and one["name"] != node:
-                return f"node {one['name']} is in maintenance; take it back with: leveretctl -n {one['name']} revive"
+                return f"node {one['name']} is in maintenance; end that with: leveretctl -n {one['name']} revive"
         if state["unsynced_count"]:
             return self._unsynced(state)
         if len(members) < 2 and not self.force:
-            return "the cluster has 1 node: while it is stopped clients have to wait. --force restarts it nevertheless"
+            return "the cluster has 1 node, and clients have to wait while it is stopped. --force restarts it anyway"
         return None
 
     def _unsynced(self, state: dict[str, Any]) -> str:
@@ -276,7 +276,7 @@ class Rolling:
             self._run_command(name)
         else:
             _ask(session, "restart_node")
-        self.session.progress.tell(f"{name}: waiting until it serves again")
+        self.session.progress.tell(f"{name}: waiting until it serves clients again")
         _await_run(session, before, self.seconds)
         self.session.progress.end()
         problem = self.problem(name, wait=True)
@@ -314,7 +314,7 @@ def rolling_restart(session: Session, given: Given) -> Output:
             except Failed as failed:
                 raise _with_rest(failed, order[number:], given) from None
             except KeyboardInterrupt:
-                text = f"interrupted at node {name}: if it stops already it comes back, else it may be in maintenance"
+                text = f"interrupted at node {name}: it comes back if it is stopping, else it may be in maintenance"
                 raise _with_rest(Failed(INTERRUPTED, text, ONE_LINE), order[number:], given) from None
             session.say(f"{name}: back, and all mirrors are synchronised, after {time.monotonic() - began_s:.1f} s")
         if given.flag("rebalance"):
@@ -343,7 +343,7 @@ def _planned(rolling: Rolling, order: list[str]) -> Output:
         f"{number}. {name}" + (f": {alone[name]} queues without mirrors" if alone.get(name) else "")
         for number, name in enumerate(order, 1)
     ]
-    lines.append("it could begin now" if problem is None else f"it could not begin now: {problem}")
+    lines.append("the restart could begin now" if problem is None else f"the restart could not begin now: {problem}")
     return Report({"order": order, "problem": problem, "unmirrored": alone}, "\n".join(lines))
 
 
@@ -353,7 +353,7 @@ def _with_rest(failed: Failed, left: list[str], given: Given) -> Failed:
     if "command" in given.switches:
         words += ["--command", given.text("command", "")]
     again = shlex.join(["leveretctl", "rolling_restart", "--nodes", ",".join(left), *words])
-    when = "Go on" if failed.code == INTERRUPTED else "When this is mended, go on"
+    when = "Continue" if failed.code == INTERRUPTED else "When this is fixed, continue"
     text = f"{failed.text}\nStopped. The other nodes are as they were. {when} with: {again}"
     return Failed(failed.code, text, failed.form)
 
@@ -364,17 +364,17 @@ COMMANDS: Final = (
         "Puts the node in maintenance mode. Such nodes will not serve any client traffic or host any primary queue "
         "replicas",
         "leveretctl -n two@localhost drain", drain, switches={"move-unmirrored": None},
-        more="Its doors for clients are shut and their connections closed, mirrored queues go to mirrors in sync, and "
-        "another node leads the cluster. Queues without mirrors stay, and other nodes' clients can use them, until the "
-        "node stops; with --move-unmirrored they are copied to other nodes first. It lasts until revive, or until the "
-        "node is started again.",
+        more="Closes the listeners and connections of clients, hands over mirrored queues to mirrors in sync, and "
+        "makes another node the Raft leader. Queues without mirrors stay, and clients of other nodes can use them "
+        "until the node stops; with --move-unmirrored they are first moved to other nodes. This lasts until revive, "
+        "or until the node is started again.",
     ),
     Command(
         "revive", UPGRADE, "[--timeout <timeout>]",
         "Puts the node out of maintenance and into regular operating mode. Such nodes will again serve client traffic "
         "and host primary queue replicas",
         "leveretctl -n two@localhost revive", revive,
-        more="Queues that were handed over stay where they are: leveretctl rebalance all spreads them again.",
+        more="Queues that were handed over stay where they are. To spread them again: leveretctl rebalance all",
     ),
     Command(
         "post_upgrade", UPGRADE, "[--timeout <timeout>]", "Runs post-upgrade tasks: rebalances queues",
@@ -382,37 +382,37 @@ COMMANDS: Final = (
     ),
     Command(
         "restart_node", UPGRADE, "[--timeout <timeout>]",
-        "Stops a node in good order, and starts it again as the same process with the same arguments",
+        "Stops a node in an orderly way, and starts it again as the same process with the same arguments",
         "leveretctl -n two@localhost drain && leveretctl -n two@localhost restart_node", restart_node,
-        more="What is installed by then is what runs. Returns when the node serves again; 300 seconds, unless told "
-        "otherwise. To restart all of them safely: rolling_restart.",
+        more="The node then runs the version that is installed. The command returns when the node serves clients "
+        "again; the default timeout is 300 seconds. To restart all nodes safely, use rolling_restart.",
     ),
     Command(
         "rolling_restart", UPGRADE,
         "[--nodes <node,...>] [--dry-run] [--command <command>] [--move-unmirrored] [--sync] [--rebalance] [--force] "
         "[--timeout <timeout>]",
-        "Restarts the nodes of the cluster one after the other, with nothing lost",
+        "Restarts the nodes of the cluster one after the other; nothing is lost",
         'leveretctl rolling_restart --command "ssh {host} systemctl restart leveret" --rebalance', rolling_restart,
         switches={
             "nodes": "nodes", "dry-run": None, "command": "command", "move-unmirrored": None, "sync": None,
             "rebalance": None, "force": None,
         },
-        more="Each node is drained and restarted; then it is waited for until it serves, is in contact with all "
-        "others, and all mirrors are synchronised. The leader comes last. It does not begin, and stops, if a node is "
-        "missing or a mirror not synchronised; then it says how to go on. --timeout is how long one node may take "
-        "(300 seconds). Without --command a node starts itself again (see restart_node). --sync: synchronises mirrors "
-        "whose policy does not. --rebalance: in the end, so that all nodes lead queues again. --dry-run: shows the "
-        "order, and whether it could begin.",
+        more="Each node is drained and restarted; then the command waits until it serves clients, is in contact with "
+        "all others, and all mirrors are synchronised. The Raft leader is the last one. The command does not begin, "
+        "or stops, if a node is down or a mirror is not synchronised, and prints how to continue. --timeout: seconds "
+        "that one node may take (300). Without --command a node restarts itself (see restart_node). --sync: "
+        "synchronises mirrors whose policy does not. --rebalance: spreads masters over all nodes at the end. "
+        "--dry-run: shows the order, and whether the restart could begin.",
     ),
     Command(
         "leave_cluster", UPGRADE, "[--force] [--timeout <timeout>]",
-        "Makes a node leave its cluster in good order, with no message lost",
+        "Makes a node leave its cluster; no message is lost",
         "leveretctl -n two@localhost leave_cluster && leveretctl -n two@localhost stop", leave_cluster,
         switches={"force": None},
-        more="The queues that live on the node move to the others while they are used, and it takes no new clients. As "
-        "long as clients publish or consume by way of it, it says so and stays a member; when they are gone, the "
-        "others remove it and rebalance. --timeout is how long they have: then it is given up, and the node stays as "
-        "it is until revive, or leave_cluster again. --force sends them away, at once or after --timeout. If something "
-        "fails in between, it stays a member. (reset does the same without moving queues first.)",
+        more="The queues of the node move to the others while they are in use, and it accepts no new clients. As "
+        "long as clients publish or consume through it, it reports them and stays a member; when they are gone, the "
+        "others remove it and rebalance. --timeout: how long clients have; after that the command ends, and the node "
+        "stays as it is until revive, or leave_cluster again. --force disconnects clients, at once or after "
+        "--timeout. If something fails in between, the node stays a member. (reset leaves without moving queues.)",
     ),
 )  # fmt: skip

@@ -33,15 +33,15 @@ def waiting_lines(waiting: dict[str, Any]) -> list[str]:
     """Say what a node without a majority waits for, and how to go on."""
     lines = [f"Waits for: {', '.join(waiting['nodes'])}"]
     if waiting["doubt"]:
-        lines.append(f"Does not go on by itself: {waiting['doubt']}")
+        lines.append(f"Does not continue by itself: {waiting['doubt']}")
     if waiting["command"]:
-        lines.append(f"To go on without it: {waiting['command']}. What that costs: {waiting['cost']}")
+        lines.append(f"To continue without it: {waiting['command']}. Consequence: {waiting['cost']}")
     return lines
 
 
 def local_lines(seen: dict[str, Any]) -> list[str]:
     """One node's view."""
-    whose = "as the configuration says" if seen["set_by"] == "configuration" else "set for the whole cluster"
+    whose = "from the configuration" if seen["set_by"] == "configuration" else "set for the whole cluster"
     lines = [f"Partition handling: {handling_text(seen['handling'])}, {whose}"]
     if seen["paused_since_ms"] is not None:
         lines.append(f"Paused since {since_text(seen['paused_since_ms'])}: {seen['pause_reason']}")
@@ -51,7 +51,7 @@ def local_lines(seen: dict[str, Any]) -> list[str]:
     kept = seen.get("spooled", {})  # A node of an older version does not tell.
     if kept.get("queues"):
         lines.append(
-            f"Kept for {kept['queues']} queues that could not be reached: {kept['messages']} messages, the first for "
+            f"Spooled for {kept['queues']} unreachable queues: {kept['messages']} messages, the oldest for "
             f"{kept['oldest']} s; {kept['bytes']} of {kept['limit']} bytes ({', '.join(kept['alarms'])}). See: "
             "leveretctl list_spools"
         )
@@ -67,16 +67,16 @@ def set_partition_handling(session: Session, given: Given) -> Output:
     recover = given.text("recover", "") or None
     arguments = {"strategy": strategy, "nodes": given.texts("nodes"), "recover": recover}
     answer = session.ask("set_partition_handling", arguments)
-    text = f"Partitions are handled by {handling_text(answer['handling'])} from now on, by all nodes"
+    text = f"All nodes now handle partitions with {handling_text(answer['handling'])}"
     if answer["unknown_nodes"]:
-        text += f"\nNot members of the cluster, and without effect as long: {', '.join(answer['unknown_nodes'])}"
+        text += f"\nNot members of the cluster, so without effect: {', '.join(answer['unknown_nodes'])}"
     return Report(answer, text)
 
 
 def clear_partition_handling(session: Session, given: Given) -> Output:
     session.banner("Clearing cluster_partition_handling ...")
     answer = session.ask("clear_partition_handling")
-    text = f"Each node does as its configuration says; {session.name}: {handling_text(answer['handling'])}"
+    text = f"Each node uses its configuration; {session.name}: {handling_text(answer['handling'])}"
     return Report(answer, text)
 
 
@@ -87,16 +87,16 @@ def partition_status(session: Session, given: Given) -> Output:
 
 
 def go_on_alone(session: Session, given: Given) -> Output:
-    session.banner(f"Making node {session.name} go on alone ...", now=True)
+    session.banner(f"Making node {session.name} continue alone ...", now=True)
     answer = session.ask("go_on_alone")
     text = (
-        f"Node {session.name} goes on alone. {answer['removed']} is no member any more: reset it before it joins again"
+        f"Node {session.name} continues alone. {answer['removed']} was removed: reset it before it joins again"
     )
     return Report(answer, text)
 
 
 def recover_partition(session: Session, given: Given) -> Output:
-    session.banner(f"Trying the links of node {session.name} again ...", now=True)
+    session.banner(f"Retrying the links of node {session.name} ...", now=True)
     answer = session.ask("recover_partition")
     return Report(answer, "\n".join(_recovered(answer)))
 
@@ -105,7 +105,7 @@ def _recovered(answer: dict[str, Any]) -> list[str]:
     before, now = answer["before"], answer["now"]
     missing = [one["node"] for one in now["unreachable"]]
     back = [name for name in answer["dialed"] if name not in missing]
-    lines = [f"Dialed: {', '.join(answer['dialed']) or 'nobody, all nodes are in contact'}"]
+    lines = [f"Dialed: {', '.join(answer['dialed']) or 'no node, all are in contact'}"]
     if back:
         lines.append(f"Back in contact: {', '.join(back)}")
     lines += local_lines(now)
@@ -113,55 +113,57 @@ def _recovered(answer: dict[str, Any]) -> list[str]:
         lines.append("The node was paused, and serves clients again")
     elif now["paused_since_ms"] is not None and missing:
         lines.append(
-            "The node will resume by itself once those are in contact that it needs. If they will never return, see: "
+            "The node resumes by itself when enough nodes are in contact. If they will never return, see: "
             f"leveretctl help {'go_on_alone' if (now.get('waiting_for') or {}).get('command') else 'force_boot'}"
         )
     if not answer["has_majority"]:
-        lines.append("No majority of the nodes is in contact: nothing can be declared, changed or promoted")
+        lines.append("There is no contact with a majority: nothing can be declared, changed or promoted")
     queues = answer["queues"]
-    lines.append(f"Queues out of reach: {len(queues) + answer['queues_left_off']}")
+    lines.append(f"Unreachable queues: {len(queues) + answer['queues_left_off']}")
     for one in queues[:QUEUES_SHOWN]:
         lines.append(f" * {one['name']} in vhost {one['vhost']}, on {one['node']}: {one['advice']}")
     if len(queues) > QUEUES_SHOWN:
-        lines.append(f" * and {len(queues) + answer['queues_left_off'] - QUEUES_SHOWN} more; --formatter json tells")
+        lines.append(f" * and {len(queues) + answer['queues_left_off'] - QUEUES_SHOWN} more; see --formatter json")
     return lines
 
 
 COMMANDS: Final = (
     Command(
         "partition_status", CLUSTER, "[--timeout <timeout>]",
-        "Displays how a node handles partitions, whom it cannot reach, and whether it is paused",
+        "Displays how a node handles partitions, which nodes it cannot reach, and whether it is paused",
         "leveretctl partition_status", partition_status,
-        more="cluster_status tells it of all nodes that can be reached.",
+        more="cluster_status shows the same for all nodes that can be reached.",
     ),
     Command(
         "go_on_alone", CLUSTER, "",
-        "Makes a running node go on without the other one of two, which is gone",
+        "Makes one of two nodes continue without the other one, which is lost",
         "leveretctl -n two@localhost go_on_alone", go_on_alone,
-        more="For a node of two that waits for the other: the other one led the cluster, and nothing proves that it "
-        "has ended. Be sure that it has, and will not be started. It is removed from the cluster, its queues without "
-        "mirrors are out of reach, and it must be reset before it can join again. If it ran on after this node had "
-        "lost it, then what it confirmed since is not here. With more nodes than two, see force_boot.",
+        more="For a node that waits for the other one of two: the other one was the Raft leader, and nothing proves "
+        "that it has ended. Be sure that it has ended, and will not be started. It is removed from the cluster, its "
+        "queues without mirrors are unavailable, and it must be reset before it can join again. If it was still "
+        "running after this node had lost it, what it confirmed since then is not here. With more than two nodes, "
+        "see force_boot.",
     ),
     Command(
         "recover_partition", CLUSTER, "[--timeout <timeout>]",
-        "Makes a node try its links at once, and tells what is left to do",
+        "Makes a node retry its links at once, and lists what is left to do",
         "leveretctl -n two@localhost recover_partition", recover_partition,
-        more="Links are tried again by themselves, at most some seconds apart; this is for who has just mended the "
-        "network. For each queue out of reach it tells what will happen by itself and what an operator can do.",
+        more="Nodes retry their links every few seconds; use this command after you have repaired the network. For "
+        "each unreachable queue it shows what will happen without intervention and what you can do.",
     ),
     Command(
         "set_partition_handling", CONFIGURATION,
         "<strategy> [--nodes <node1,node2>] [--recover <ignore|autoheal>]",
-        "Sets cluster_partition_handling for all nodes, at once and for good",
+        "Sets cluster_partition_handling for all nodes, at once and permanently",
         "leveretctl set_partition_handling pause_if_all_down --nodes one@localhost,two@localhost --recover autoheal",
         set_partition_handling, 1, 1, {"nodes": "list", "recover": "mode"},
-        more="Strategies: pause_minority, stop_processing (the same), pause_if_all_down (with --nodes and --recover), "
-        "ignore, autoheal, autoupgrade (autoheal). It takes a majority, and overrides the configuration of all nodes.",
+        more="Strategies: pause_minority, stop_processing (the same), pause_if_all_down (with --nodes and "
+        "--recover), ignore, autoheal, autoupgrade (the same as autoheal). This needs a majority, and overrides the "
+        "configuration of all nodes.",
     ),
     Command(
         "clear_partition_handling", CONFIGURATION, "",
-        "Goes back to what the configuration of each node says of partitions",
+        "Returns to the partition handling that each node's configuration sets",
         "leveretctl clear_partition_handling", clear_partition_handling,
     ),
 )  # fmt: skip

@@ -72,8 +72,8 @@ COMMANDS: Final = (
         "Generates a server status report containing a concatenation of all server status information for support "
         "purposes",
         "leveretctl report > report.txt", report,
-        more="Status, cluster, settings (without passwords and cookies), connections, channels, and of each virtual "
-        "host its queues, exchanges, bindings, consumers, permissions, policies and parameters. Names are in it, "
-        "messages are not.",
+        more="Contains status, cluster, settings (without passwords and cookies), connections, channels, and of each "
+        "virtual host its queues, exchanges, bindings, consumers, permissions, policies and parameters. It contains "
+        "names, but no messages.",
     ),
 )  # fmt: skip

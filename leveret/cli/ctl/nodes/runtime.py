@@ -41,7 +41,7 @@ def set_log_level(session: Session, given: Given) -> Output:
 
 
 def rotate_logs(session: Session, given: Given) -> Output:
-    session.banner(f"Opening the log files of node {session.name} anew ...")
+    session.banner(f"Reopening the log files of node {session.name} ...")
     session.ask("rotate_logs")
     return None
 
@@ -184,7 +184,7 @@ def environment(session: Session, given: Given) -> Output:
 
 
 def os_env(session: Session, given: Given) -> Output:
-    session.banner(f"Listing the environment variables of node {session.name} that steer it...")
+    session.banner(f"Listing the environment variables that affect node {session.name} ...")
     found = session.ask("os_env")
     return Report(found, "\n".join(f"{name}={value}" for name, value in found.items()))
 
@@ -234,7 +234,7 @@ def tls_versions(session: Session, given: Given) -> Output:
 def cipher_suites(session: Session, given: Given) -> Output:
     form = given.text("format", "openssl").lower()
     if form != "openssl":
-        raise Failed(USAGE, f"format {form} is not supported; here: openssl", VALIDATION)
+        raise Failed(USAGE, f"format {form} is not supported; use: openssl", VALIDATION)
     session.banner("Listing available cipher suites in OpenSSL format")
     found = session.ask("tls")["ciphers"]
     return Report({"result": "ok", "cipher_suites": found}, "\n".join(found))
@@ -394,39 +394,39 @@ COMMANDS: Final = (
     Command(
         "log_tail", MONITORING, "[--number|-N <number>]", "Prints the last N lines of the log on the node",
         "leveretctl log_tail -N 200", log_tail, switches={"number": "number"},
-        more="50 lines unless told otherwise. The node must have a log file (log.file, or log.dir).",
+        more="50 lines by default. The node must have a log file (log.file, or log.dir).",
     ),
     Command(
         "log_tail_stream", MONITORING, "[--duration|-d <seconds>]", "Streams logs from a running node until Ctrl-C",
         "leveretctl log_tail_stream | grep -i mirror", log_tail_stream, switches={"duration": "seconds"},
     ),
     Command(
-        "rotate_logs", NODES, "", "Makes a node open its log files anew, after a tool has moved them away",
+        "rotate_logs", NODES, "", "Makes a node reopen its log files, after a tool has moved them away",
         "mv node.log node.log.1 && leveretctl rotate_logs", rotate_logs,
-        more="A signal does the same: kill -HUP <pid>. To have the node itself rotate, see log.file.rotation.size.",
+        more="A signal does the same: kill -HUP <pid>. To let the node itself rotate, see log.file.rotation.size.",
     ),
     Command(
         "set_log_level", OPERATIONS, "<log_level> [--category <category>]", "Sets log level in the running node",
         "leveretctl set_log_level debug --category mirroring", set_log_level, 1, 1, {"category": "category"},
         more="Levels: debug, info, notice, warning, error, critical, none. Categories: "
-        f"{CATEGORIES}; without one, all of them. It holds until the node stops; log.<category>.level in the "
-        "configuration file holds for longer.",
+        f"{CATEGORIES}; without one, all of them. This lasts until the node stops; for a permanent change set "
+        "log.<category>.level in the configuration file.",
     ),
     Command(
         "set_disk_free_limit", OPERATIONS, "<disk_limit> | mem_relative <fraction>",
         "Sets the disk_free_limit setting", "leveretctl set_disk_free_limit 2GB", set_disk_free_limit, 1, 2,
-        more="Publishers wait while less is free. It holds until the node stops.",
+        more="Publishers are blocked while less is free. This lasts until the node stops.",
     ),
     Command(
         "set_vm_memory_high_watermark", OPERATIONS, "<fraction> | absolute <value>",
         "Sets the vm_memory_high_watermark setting", "leveretctl set_vm_memory_high_watermark absolute 4GB",
         set_vm_memory_high_watermark, 1, 2,
-        more="Publishers wait while the node uses more. It holds until the node stops.",
+        more="Publishers are blocked while the node uses more. This lasts until the node stops.",
     ),
     Command(
         "suspend_listeners", OPERATIONS, TIMEOUT,
         "Suspends client connection listeners so that no new client connections are accepted",
-        "leveretctl suspend_listeners", suspend_listeners, more="Clients that are connected stay.",
+        "leveretctl suspend_listeners", suspend_listeners, more="Connected clients stay connected.",
     ),
     Command(
         "resume_listeners", OPERATIONS, TIMEOUT,
@@ -438,12 +438,12 @@ COMMANDS: Final = (
         "leveretctl -q server_version", server_version,
     ),
     Command(
-        "environment", CONFIGURATION, TIMEOUT, "Displays the settings that hold on the target node",
+        "environment", CONFIGURATION, TIMEOUT, "Displays the settings in force on the target node",
         "leveretctl environment --formatter json", environment,
-        more="With what was changed since the start. Passwords and cookies are not shown.",
+        more="This includes changes since the start. Passwords and cookies are not shown.",
     ),
     Command(
-        "os_env", CONFIGURATION, TIMEOUT, "Lists environment variables that steer the target node",
+        "os_env", CONFIGURATION, TIMEOUT, "Lists environment variables that affect the target node",
         "leveretctl os_env", os_env,
     ),
     Command(
@@ -452,13 +452,13 @@ COMMANDS: Final = (
     ),
     Command(
         "erlang_cookie_hash", CONFIGURATION, TIMEOUT, "Displays a hash of the cookie on the target node",
-        "leveretctl erlang_cookie_hash", erlang_cookie_hash, more="Nodes of a cluster have the same.",
+        "leveretctl erlang_cookie_hash", erlang_cookie_hash, more="All nodes of a cluster have the same one.",
     ),
     Command(
-        "erlang_cookie_sources", CONFIGURATION, TIMEOUT, "Says where this tool has the cookie from",
+        "erlang_cookie_sources", CONFIGURATION, TIMEOUT, "Shows where this tool gets the cookie from",
         "leveretctl erlang_cookie_sources", erlang_cookie_sources,
-        more="The first that is given: --cookie-file, LEVERET_COOKIE_FILE, LEVERET_COOKIE, RABBITMQ_ERLANG_COOKIE, the "
-        "data folder of the node.",
+        more="It uses the first one that is given: --cookie-file, LEVERET_COOKIE_FILE, LEVERET_COOKIE, "
+        "RABBITMQ_ERLANG_COOKIE, the data folder of the node.",
     ),
     Command(
         "discover_peers", MONITORING, TIMEOUT, "Performs peer discovery and lists discovered nodes, if any",
@@ -466,12 +466,12 @@ COMMANDS: Final = (
     ),
     Command(
         "resolve_hostname", CONFIGURATION, "<hostname> [--address-family <ipv4 | ipv6>]",
-        "Resolves a hostname to a set of addresses, where the node is",
+        "Resolves a hostname to a set of addresses, on the target node",
         "leveretctl resolve_hostname two.example.org --address-family ipv6", resolve_hostname, 1, 1,
         {"address-family": "ipv4 | ipv6"},
     ),
     Command(
-        "tls_versions", MONITORING, TIMEOUT, "Lists TLS versions that the node can speak",
+        "tls_versions", MONITORING, TIMEOUT, "Lists TLS versions that the node supports",
         "leveretctl tls_versions", tls_versions,
     ),
     Command(
@@ -486,7 +486,7 @@ COMMANDS: Final = (
     Command(
         "list_feature_flags", "Feature flags", "[<column> ...]", "Lists feature flags", "leveretctl list_feature_flags",
         list_feature_flags, 0, None, columns=FLAG_COLUMNS,
-        more="Those of RabbitMQ 3.10, for tools that look for them. All are always enabled.",
+        more="Lists the flags of RabbitMQ 3.10, for tools that look for them. All are always enabled.",
     ),
     Command(
         "enable_feature_flag", "Feature flags", "<all | feature_flag>",
@@ -496,12 +496,13 @@ COMMANDS: Final = (
     Command(
         "peek", QUEUES, "[--vhost <vhost>] <queue> <position>",
         "Peeks at the given position of a queue; the message stays where it is", "leveretctl peek orders 1", peek, 2, 2,
-        VHOST, more="The first message is at 1. Of its payload the first 64 bytes are shown.",
+        VHOST, more="The first message is at position 1. Shows the first 64 bytes of the payload.",
     ),
     Command(
         "quorum_status", QUEUES, "[--vhost <vhost>] <queue>", "Displays the members of a quorum queue",
         "leveretctl quorum_status orders", quorum_status, 1, 1, VHOST,
-        more="A member that is promotable has not all messages yet. More: leveretctl mirror_status",
+        more="A member that is shown as promotable does not have all messages yet. For details: leveretctl "
+        "mirror_status",
     ),
     Command(
         "stream_status", QUEUES, "[--vhost <vhost>] <stream>", "Displays the copies of a stream",
@@ -514,7 +515,7 @@ COMMANDS: Final = (
     ),
     Command(
         "delete_member", QUEUES, "[--vhost <vhost>] <queue> <node>",
-        "Removes a member (replica) that add_member has added", "leveretctl delete_member orders two@localhost",
+        "Removes a member (replica) that add_member added", "leveretctl delete_member orders two@localhost",
         delete_member, 2, 2, VHOST, more="The same as remove_queue_mirror_link.",
     ),
     Command(
@@ -524,13 +525,13 @@ COMMANDS: Final = (
     ),
     Command(
         "set_permissions_globally", "Access Control", "<username> <conf> <write> <read>",
-        "Sets user permissions in all virtual hosts that there are",
+        "Sets user permissions in all existing virtual hosts",
         "leveretctl set_permissions_globally ann '.*' '.*' '.*'", set_permissions_globally, 4, 4,
     ),
     Command(
         "wait", NODES, "[<pidfile>] [--pid <pid>] [--timeout <timeout>]",
-        "Waits for a node to start, as long as its process lives",
+        "Waits for a node to start, as long as its process is running",
         "leveretctl wait /run/leveret/leveret.pid --timeout 60", wait, 0, 1, {"pid": "pid"}, waits=True,
-        more="See also await_startup, which needs neither.",
+        more="See also await_startup, which needs no pid file.",
     ),
 )  # fmt: skip

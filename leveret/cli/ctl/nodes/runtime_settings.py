@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 OPERATIONS: Final = "Operations"
 ALL_NODES: Final[dict[str, str | None]] = {"all-nodes": None}
 HOLDS: Final = (
-    "It holds at this node until its process ends, or with --all-nodes at each that runs; the configuration file holds "
-    "for longer. environment shows what holds now."
+    "The change lasts until the process of the node ends; with --all-nodes it is made on each running node. For a "
+    "permanent change use the configuration file. leveretctl environment shows the settings in force."
 )
 
 
@@ -26,7 +26,7 @@ def set_env(session: Session, given: Given) -> Output:
 
 def clear_env(session: Session, given: Given) -> Output:
     name = given.words[0]
-    session.banner(f'Setting "{name}" {_where(session, given)} back to what is configured ...')
+    session.banner(f'Setting "{name}" {_where(session, given)} back to the configured value ...')
     _warn(session, session.ask("clear_env", {"name": name, "everywhere": given.flag("all-nodes")}))
     return None
 
@@ -37,7 +37,7 @@ def _where(session: Session, given: Given) -> str:
 
 def _warn(session: Session, answer: dict[str, Any]) -> None:
     for name in answer["missing"]:
-        session.warn(f"Warning: node {name} does not run, and will start with what its configuration says")
+        session.warn(f"Warning: node {name} is not running, and will start with its configured value")
 
 
 def set_alarm(session: Session, given: Given) -> Output:
@@ -48,7 +48,7 @@ def set_alarm(session: Session, given: Given) -> Output:
 
 def clear_alarm(session: Session, given: Given) -> Output:
     resource = given.words[0]
-    session.banner(f"Clearing the {resource} alarm that was set by hand on node {session.name} ...")
+    session.banner(f"Clearing the {resource} alarm that was set with set_alarm on node {session.name} ...")
     if session.ask("clear_alarm", {"resource": resource})["short"]:
         session.warn(f"Warning: the {resource} alarm stays set: {resource} is short on this node")
     return None
@@ -58,23 +58,23 @@ COMMANDS: Final = (
     Command(
         "set_env", OPERATIONS, "<setting> <value> [--all-nodes]", "Changes a setting of a running node",
         "leveretctl set_env channel_max 100", set_env, 2, 2, ALL_NODES,
-        more="Settings: channel_max, connection_max, handshake_timeout, heartbeat and loopback_users (names with "
-        "commas, or none), for connections that are opened from then on; consumer_timeout, at once. They have the "
-        f"values that the configuration file takes. {HOLDS}",
+        more="Settings: channel_max, connection_max, handshake_timeout, heartbeat and loopback_users (names separated "
+        "by commas, or none), for connections that are opened afterwards; consumer_timeout, at once. Values are those "
+        f"of the configuration file. {HOLDS}",
     ),
     Command(
-        "clear_env", OPERATIONS, "<setting> [--all-nodes]", "Takes back what set_env has changed",
+        "clear_env", OPERATIONS, "<setting> [--all-nodes]", "Reverts what set_env changed",
         "leveretctl clear_env channel_max --all-nodes", clear_env, 1, 1, ALL_NODES,
     ),
     Command(
-        "set_alarm", OPERATIONS, "<memory | disk>", "Sets a resource alarm by hand, for a drill",
+        "set_alarm", OPERATIONS, "<memory | disk>", "Sets a resource alarm for a drill",
         "leveretctl set_alarm memory", set_alarm, 1, 1,
-        more="Publishers of the whole cluster are blocked as if the resource were short at this node, until "
+        more="Publishers of the whole cluster are blocked as if this node were short of the resource, until "
         "clear_alarm is run there, or its app is stopped.",
     ),
     Command(
-        "clear_alarm", OPERATIONS, "<memory | disk>", "Clears an alarm that was set by hand",
+        "clear_alarm", OPERATIONS, "<memory | disk>", "Clears an alarm that was set with set_alarm",
         "leveretctl clear_alarm memory", clear_alarm, 1, 1,
-        more="A resource that is short in fact keeps its alarm.",
+        more="If the resource is really short, its alarm stays.",
     ),
 )  # fmt: skip

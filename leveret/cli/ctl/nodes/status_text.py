@@ -27,9 +27,9 @@ def cluster_status(status: dict[str, Any], bold: Style) -> str:
     if present := [name for name in learners if name in running]:
         basics.append(f"Catching up: {', '.join(present)}")
     if absent := [name for name in learners if name not in running]:
-        basics.append(f"Not counted until it is back: {', '.join(absent)}")
+        basics.append(f"No vote until it is back: {', '.join(absent)}")
     for one in status.get("witnesses", ()):
-        counts = "" if one["voter"] else ", does not count yet"
+        counts = "" if one["voter"] else ", has no vote yet"
         basics.append(f"Witness: {one['name']} at {one['address']}, {'up' if one['running'] else 'DOWN'}{counts}")
     versions = status["versions"].items()
     listeners = [one for found in status["listeners"].values() for one in found]
@@ -64,7 +64,7 @@ def _partitions(status: dict[str, Any]) -> list[str]:
         lines += [f"Node {name} is out of contact with {lost_text(one)}" for one in lost]
     for name, waiting in status.get("waiting_for", {}).items():
         lines += [f"Node {name}: {line}" for line in waiting_lines(waiting)]
-    return lines + [f"Node {name} is paused, and serves nobody" for name in status["paused_nodes"]]
+    return lines + [f"Node {name} is paused and serves no clients" for name in status["paused_nodes"]]
 
 
 def alarm_text(alarm: dict[str, str]) -> str:
@@ -86,7 +86,7 @@ def _mirrors(figures: dict[str, Any]) -> list[str]:
     return [
         f"Masters: {figures['masters']}, of these without a synchronised mirror: "
         f"{figures['masters_without_synchronised_mirror']}, syncing: {figures['masters_syncing']}",
-        f"Queues whose master is out of reach: {figures['queues_down']}",
+        f"Queues whose master is unreachable: {figures['queues_down']}",
         f"Mirrors: {figures['mirrors']}, of these not synchronised: {figures['mirrors_not_synchronised']}",
         f"Largest lag of a mirror: {figures['lag_messages_max']} messages, {figures['lag_bytes_max']} bytes, "
         f"{figures['lag_seconds_max']:g} seconds",
@@ -130,7 +130,7 @@ def status(status: dict[str, Any], bold: Style) -> str:
                     f"Uptime (seconds): {status['uptime']}",
                     f"Is under maintenance?: {str(status['is_under_maintenance']).lower()}",
                     f"Leveret version: {status['product_version']}",
-                    f"RabbitMQ version that clients are told: {status['rabbitmq_version']}",
+                    f"RabbitMQ version announced to clients: {status['rabbitmq_version']}",
                     f"Node name: {status['node']}",
                     f"Python version: {status['python_version']}",
                     f"Crypto library: {status['crypto_lib_version']}",

@@ -28,15 +28,16 @@ COMMANDS: Final = (
     Command(
         "list_leases", MONITORING, IN_VHOST, "Lists the leases of the queues of a vhost",
         "leveretctl list_leases name queue out age timeout", list_leases, 0, None, VHOST, columns=columns.LEASES,
-        more="acked: places below are done with; next: places below were given; out: messages that are in the lease; "
-        "lag: these and the messages that wait in the queue; "
-        "age: seconds since it was last used; timeout: after so many it is released by itself",
+        more="acked: places below this are settled; next: the next place; out: messages in the lease; lag: these and "
+        "the ready messages of the queue; age: seconds since it was last used; timeout: seconds without use after "
+        "which it is released",
     ),
     Command(
         "release_lease", QUEUES, "[--vhost <vhost>] <queue> <lease>",
-        "Gives the messages of a lease back to their queue, and closes it", "leveretctl release_lease orders nightly",
+        "Returns the messages of a lease to their queue, and closes the lease",
+        "leveretctl release_lease orders nightly",
         release_lease, 2, 2, VHOST,
-        more="Messages that were read and not acknowledged are delivered to whoever consumes from the queue, marked as "
-        "redelivered. A job that opens the lease again goes on counting places where it was, and finds these gone.",
+        more="Unacknowledged messages are delivered to the consumers of the queue, marked as redelivered. A job that "
+        "opens the lease again continues with the next place, and sees that the earlier ones are gone.",
     ),
 )  # fmt: skip

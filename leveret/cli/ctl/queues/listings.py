@@ -130,8 +130,8 @@ COMMANDS: Final = (
         "[--timeout <timeout>]",
         "Lists queues and their properties", "leveretctl list_queues name messages consumers node state", list_queues,
         0, None, LIST_SWITCHES, columns=columns.QUEUES, takes_name=True,
-        more="--online, --offline: only queues of nodes that run, or do not; --local: only those of this node. One "
-        "word that is no column and the name of a queue, in any place: only that queue, as in: leveretctl list_queues "
+        more="--online, --offline: only queues of nodes that are running, or not; --local: only those of this node. "
+        "With the name of a queue among the columns, only that queue is listed, for example: leveretctl list_queues "
         "orders slave_pids synchronised_slave_pids",
     ),
     Command(
@@ -149,7 +149,7 @@ COMMANDS: Final = (
         "close_connection", OPERATIONS, "<connection pid> <explanation>",
         "Instructs the broker to close the connection with that pid",
         "leveretctl close_connection '<leveret@localhost.1.7.0>' 'too busy'", close_connection, 2, 2,
-        more="The pid is a column: leveretctl list_connections pid name",
+        more="To find the pid: leveretctl list_connections pid name",
     ),
     Command(
         "delete_queue", QUEUES, "[--vhost <vhost>] <queue_name> [--if-empty] [--if-unused]", "Deletes a queue",

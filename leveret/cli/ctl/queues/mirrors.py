@@ -19,7 +19,7 @@ SYNC_COLUMNS: Final = ("node", "role", "state", "messages", "lag_messages")
 SYNCING: Final = "syncing"
 UNSYNCHRONISED: Final = "unsynchronised"
 SYNCHRONISED: Final = "synchronised"
-NOT_ORDERED: Final = " It was not synchronised, and nobody had ordered it to be (see: leveretctl help sync_queue)."
+NOT_ORDERED: Final = " It was not synchronised, and no synchronisation was started (see: leveretctl help sync_queue)."
 
 
 def _queue(given: Given) -> dict[str, Any]:
@@ -97,8 +97,8 @@ def promote_queue(session: Session, given: Given) -> Output:
     session.banner(f"Promoting the copy of queue '{name}' in vhost '{given.vhost}' on node {node} by force ...")
     answer = session.ask("promote_queue", {**_queue(given), "node": node, "confirmed": given.flag("yes")})
     if not answer["done"]:
-        raise Failed(USAGE, f"{_would_lose(answer, node)}\nTo do it all the same, say --yes.")
-    return Report(answer, f"Node {node} leads the queue with {answer['messages']} messages.\n{_lost(answer)}")
+        raise Failed(USAGE, f"{_would_lose(answer, node)}\nTo do it anyway, add --yes.")
+    return Report(answer, f"Node {node} is now the master, with {answer['messages']} messages.\n{_lost(answer)}")
 
 
 def _would_lose(answer: dict[str, Any], node: str) -> str:
@@ -106,12 +106,12 @@ def _would_lose(answer: dict[str, Any], node: str) -> str:
     if answer["lost"] is None:
         lines.append("How many it lacks is not known: no synchronised copy answers.")
     else:
-        lines.append(f"{answer['lost']} messages that others have would be lost.")
+        lines.append(f"{answer['lost']} messages of other copies would be lost.")
     if answer["unreachable"]:
-        lines.append(f"What only {', '.join(answer['unreachable'])} had would be lost, also if they come back.")
+        lines.append(f"What only {', '.join(answer['unreachable'])} had would be lost, even if they come back.")
     others = [name for name in answer["synchronised"] if name != node]
     if others:
-        lines.append(f"Synchronised copies that run: {', '.join(others)}. With one of those nothing would be lost.")
+        lines.append(f"Running synchronised copies: {', '.join(others)}. Promoting one of these would lose nothing.")
     return "\n".join(lines)
 
 
@@ -128,7 +128,7 @@ def _filled(answer: dict[str, Any]) -> str:
         return ""
     if not answer["filling"]:
         return NOT_ORDERED
-    return f" It was being filled: {100 * answer['sync_done'] // (answer['sync_total'] or 1)} % were done."
+    return f" It was being synchronised: {100 * answer['sync_done'] // (answer['sync_total'] or 1)} % done."
 
 
 # -- How they are --------------------------------------------------------------------------------------------------
@@ -186,9 +186,9 @@ COMMANDS: Final = (
         "add_queue_mirror_link", MIRRORS, "[--vhost <vhost>] <queue> <node>",
         "Creates a mirror of a queue on a node, whatever its policy says",
         "leveretctl add_queue_mirror_link orders two@localhost", add_queue_mirror_link, 2, 2, VHOST,
-        more="The queue is named by its name, or by its pid as list_queues shows it. The mirror is filled while the "
-        "queue is used; see: leveretctl mirror_status orders. It stays when the policy changes, and goes with "
-        "remove_queue_mirror_link or with the queue.",
+        more="The queue is given by its name, or by its pid as list_queues shows it. The mirror is synchronised "
+        "while the queue is in use; see: leveretctl mirror_status orders. It stays when the policy changes, until "
+        "remove_queue_mirror_link, or until the queue is deleted.",
     ),
     Command(
         "await_online_synchronized_mirror", MIRRORS, "[--timeout <timeout>]",
@@ -210,25 +210,25 @@ COMMANDS: Final = (
     ),
     Command(
         "mirror_status", MIRRORS, "[--vhost <vhost>] [<queue>] [--columns <column>,...]",
-        "Lists the copies of mirrored queues: the master, who is synchronised, how far the others are behind",
+        "Lists the copies of mirrored queues: the master, the synchronised mirrors, the lag of the others",
         "leveretctl mirror_status orders --columns node,state,sync_done,sync_total", mirror_status, 0, 1,
         {**VHOST, "columns": "columns"},
-        more=f"Columns: {', '.join(columns.MIRRORS)}. Lags are in what a mirror has not on its disk yet; they are "
-        "empty where a mirror is down. Without a queue and without --vhost, all mirrored queues are shown.",
+        more=f"Columns: {', '.join(columns.MIRRORS)}. A lag is what a mirror does not have on disk yet; it is "
+        "empty if the mirror is down. Without a queue and without --vhost, all mirrored queues are listed.",
     ),
     Command(
         "move_queue_master", MIRRORS, "[--vhost <vhost>] <queue> <node>",
-        "Makes another node the master of a queue, with no message lost",
+        "Makes another node the master of a queue; no message is lost",
         "leveretctl move_queue_master orders two@localhost", move_queue_master, 2, 2, VHOST,
-        more="A mirrored queue goes to a node with a synchronised mirror, within milliseconds. A queue without mirrors "
-        "is moved with all its messages, while it is used.",
+        more="The master of a mirrored queue moves to a node with a synchronised mirror, within milliseconds. A "
+        "queue without mirrors is moved with all its messages, while it is in use.",
     ),
     Command(
         "promote_queue", MIRRORS, "[--vhost <vhost>] <queue> [<node>] [--yes]",
-        "Makes a copy the master though it lacks messages, which are lost then",
+        "Makes a copy the master although it lacks messages, which are then lost",
         "leveretctl -n two@localhost promote_queue orders", promote_queue, 1, 2, {**VHOST, "yes": None},
-        more="For when no synchronised copy is left, or none will come back. Without --yes it only says what would be "
-        "lost. Without a node, it is the one that is asked.",
+        more="Use it when no synchronised copy is left, or none will come back. Without --yes it only shows what "
+        "would be lost. Without a node, it promotes the copy on the node that is asked.",
     ),
     Command(
         "remove_queue_mirror_link", MIRRORS, "[--vhost <vhost>] <queue> <node>",
@@ -239,7 +239,8 @@ COMMANDS: Final = (
         "sync_queue", MIRRORS, "[--vhost <vhost>] <queue> [--no-wait]",
         "Instructs a mirrored queue with unsynchronised mirrors (follower replicas) to synchronise them",
         "leveretctl sync_queue orders", sync_queue, 1, 1, {**VHOST, "no-wait": None},
-        more="The queue can be used meanwhile. Returns when all mirrors have all messages, and tells how far each is; "
-        "with --no-wait at once. Ctrl-C ends the telling only; see: leveretctl help cancel_sync_queue",
+        more="The queue can be used meanwhile. The command reports the progress of each mirror and returns when all "
+        "have all messages; with --no-wait it returns at once. Ctrl-C ends only the report; to stop synchronising "
+        "see: leveretctl help cancel_sync_queue",
     ),
 )  # fmt: skip

@@ -18,7 +18,7 @@ BALANCE: Final = "Queues"
 KINDS: Final = ("all", "classic", "quorum", "stream")
 MASTERS: Final = "masters"  # The unit of loads that count queues.
 WHYS_MAX: Final = 5
-CUT_SHORT: Final = "{} moves are the most of one run; there may be more to move: run it again"
+CUT_SHORT: Final = "{} moves are the limit of one run; to move the rest, run it again"
 
 
 def rebalance(session: Session, given: Given) -> Output:
@@ -37,14 +37,14 @@ def _asked(given: Given) -> dict[str, Any]:
     kind = given.words[0] if given.words else "all"
     strategy = given.switches.get("strategy")
     if kind not in KINDS:
-        raise Failed(USAGE, f"there are queues of type {', '.join(KINDS)}, and not '{kind}'", VALIDATION)
+        raise Failed(USAGE, f"unknown type of queue '{kind}'; use one of: {', '.join(KINDS)}", VALIDATION)
     if strategy is not None and strategy not in (*STRATEGIES, PLAN):
-        raise Failed(USAGE, f"there are {', '.join((*STRATEGIES, PLAN))}, and no strategy '{strategy}'", VALIDATION)
+        raise Failed(USAGE, f"unknown strategy '{strategy}'; use one of: {', '.join((*STRATEGIES, PLAN))}", VALIDATION)
     most = given.switches.get("max-moves")
     if most is not None and not (str(most).isdecimal() and int(most) > 0):
-        raise Failed(USAGE, "--max-moves takes a number above 0", VALIDATION)
+        raise Failed(USAGE, "--max-moves must be a number above 0", VALIDATION)
     if "from" in given.switches and "to" not in given.switches:
-        raise Failed(USAGE, "--from needs --to: where should its queues go?", VALIDATION)
+        raise Failed(USAGE, "--from needs --to, the node to move the queues to", VALIDATION)
     wanted = {
         "kind": kind,
         "strategy": strategy,
@@ -65,7 +65,7 @@ def _plan(path: str) -> Any:
     except OSError as error:
         raise Failed(USAGE, f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise Failed(DATA_ERROR, f"{path} has no JSON: {error}") from None
+        raise Failed(DATA_ERROR, f"{path} is not valid JSON: {error}") from None
 
 
 def is_cut_short(answer: dict[str, Any]) -> bool:
@@ -136,15 +136,15 @@ def rebalance_status(session: Session, given: Given) -> Output:
         f"trigger: {status['trigger']}"
         + (f", every {status['interval_ms'] / 1000:g} s" if status["trigger"] == "timer" else ""),
         f"strategy: {status['strategy']}",
-        f"node that does it: {status['leader'] or 'none'}",
+        f"node that rebalances: {status['leader'] or 'none'}",
         f"runs: {of_all['runs']}",
-        f"moves: {of_all['moves']}, of the last hour: {of_all['moves_of_the_last_hour']}",
+        f"moves: {of_all['moves']}, in the last hour: {of_all['moves_of_the_last_hour']}",
     ]
     if last is not None:
         done = f"{last['moves'] - last['failed']} of {last['moves']} queues in {last['took_ms']} ms"
         lines.append(f"last run: {done}, by {last['node']} ({last['strategy']})")
     lines += (
-        f"under way: {one['queue']} in {one['vhost']}: {one['from']} → {one['to']}" for one in status["under_way"]
+        f"in progress: {one['queue']} in {one['vhost']}: {one['from']} → {one['to']}" for one in status["under_way"]
     )
     return Report(status, "\n".join(lines))
 
@@ -161,12 +161,13 @@ COMMANDS: Final = (
             "strategy": "strategy", "vhost-pattern": "pattern", "queue-pattern": "pattern", "queues": "pattern",
             "from": "node", "to": "node", "plan": "file", "max-moves": "number", "dry-run": None,
         },
-        more=f"Strategies: {', '.join((*STRATEGIES, PLAN))}. Mirrored queues go to synchronised mirrors, others with "
-        "all their messages, while they are used. With --to, all queues that are named (of the node --from) go "
-        "there. --plan: a file that leveret pipeline balance has written, or a dry run with --formatter json.",
+        more=f"Strategies: {', '.join((*STRATEGIES, PLAN))}. Masters of mirrored queues move to synchronised mirrors; "
+        "queues without mirrors move with all their messages, while they are in use. --to: moves all matching queues "
+        "(of the node --from) there. --plan: a file written by leveret pipeline balance, or by a dry run with "
+        "--formatter json.",
     ),
     Command(
-        "rebalance_status", BALANCE, "", "Shows when queues are rebalanced, and what was moved",
+        "rebalance_status", BALANCE, "", "Shows when masters are rebalanced, and what was moved",
         "leveretctl rebalance_status", rebalance_status,
     ),
 )  # fmt: skip

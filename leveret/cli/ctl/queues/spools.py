@@ -19,10 +19,10 @@ def list_spools(session: Session, given: Given) -> Output:
 
 COMMANDS: Final = (
     Command(
-        "list_spools", MONITORING, ANYWHERE, "Lists what nodes keep for queues that they cannot reach",
+        "list_spools", MONITORING, ANYWHERE, "Lists messages that nodes store for queues that they cannot reach",
         "leveretctl list_spools node queue state reason messages oldest", list_spools, 0, None, columns=columns.SPOOLS,
-        more="home: the node of the queue; state: collecting (out of reach), sending, waiting (for disk space, or for "
-        "room in the queue) or empty; oldest: seconds since the first message came; sent, expired and refused (for "
-        "want of room): messages since the node started",
+        more="home: the node of the queue; state: collecting (the queue is unreachable), sending, waiting (for disk "
+        "space, or for room in the queue) or empty; oldest: seconds since the first message was stored; sent, "
+        "expired and refused (for lack of room): messages since the node started",
     ),
 )  # fmt: skip

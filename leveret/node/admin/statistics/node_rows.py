@@ -30,7 +30,6 @@ EXCHANGE_TYPES: Final = (
     ("topic", "AMQP topic exchange, as per the AMQP specification"),
     ("x-consistent-hash", "Consistent Hashing Exchange"),
     ("x-delayed-message", "Delayed Message Exchange."),
-    ("x-modulus-hash", "Modulus Hashing Exchange"),
     ("x-random", "Random exchange"),
 )
 MECHANISMS: Final = {

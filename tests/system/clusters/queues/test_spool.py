@@ -217,5 +217,5 @@ def test_leveretctl(brokers: list[Broker], capsys: pytest.CaptureFixture[str]) -
     for command in ("partition_status", "status"):
         assert leveretctl([*one.leveretctl, command]) == 0
         shown = capsys.readouterr().out
-        assert "Kept for 1 queues that could not be reached: 2 messages, the first for" in shown
+        assert "Spooled for 1 unreachable queues: 2 messages, the oldest for" in shown
         assert "(spool_in_use)" in shown

@@ -135,7 +135,7 @@ def test_nobody_listens(ctl: Ctl, wire: Wire) -> None:
     assert ended.err.startswith("Error: unable to perform an operation on node 'one@host'. Please see diagnostics")
     assert "attempted to contact: 127.0.0.1:25672" in ended.err
     assert "Connection refused" in ended.err
-    assert "start the node, or name another port than 25672 with --port" in ended.err
+    assert "start the node, or use --port if its port is not 25672" in ended.err
     assert "nodes of this user on this machine: one@host (cluster port 25672)" in ended.err
 
 
@@ -210,9 +210,9 @@ def usage(name: str) -> str:
             "Error (argument validation): Invalid options for this command:\n--priority : x\n",
         ),
         (["list_queues", "--formatter", "yaml"], 64, "Error (argument validation): unknown formatter 'yaml'"),
-        (["join_cluster", "nowhere"], 64, "Error (argument validation): 'nowhere' names no node"),
-        (["join_cluster", "a@b:x"], 64, "Error (argument validation): 'a@b:x' has no port"),
-        (["join_cluster", "--ram", "a@b"], 64, "Error (argument validation): every node keeps"),
+        (["join_cluster", "nowhere"], 64, "Error (argument validation): 'nowhere' is not a node"),
+        (["join_cluster", "a@b:x"], 64, "Error (argument validation): 'a@b:x' has no valid port"),
+        (["join_cluster", "--ram", "a@b"], 64, "Error (argument validation): every node stores"),
         (["forget_cluster_node", "--offline", "a@b"], 64, "Error (argument validation): --offline is not offered"),
         (["rename_cluster_node", "a", "b", "c"], 64, "Error (argument validation): not enough arguments."),
         (["await_online_nodes", "x"], 65, "Error (argument validation): Bad argument: Argument must be a positive"),

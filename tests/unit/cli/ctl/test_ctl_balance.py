@@ -56,7 +56,7 @@ def test_a_run_as_rabbitmq_queues_asks_for_it(ctl: Ctl, rings: Rings) -> None:
     assert homes == {"q0": ONE, "q1": TWO, "q2": TWO, "q3": ONE}
     assert ctl("rebalance", "classic", "-q").out.endswith("0 of 0 queues moved; strategy: least-masters\n")
     status = ctl("rebalance_status", "-q").out
-    assert "trigger: on-demand\nstrategy: least-masters\nnode that does it: one@host\nruns: 2\nmoves: 2, " in status
+    assert "trigger: on-demand\nstrategy: least-masters\nnode that rebalances: one@host\nruns: 2\nmoves: 2, " in status
 
 
 def test_a_plan_is_carried_out(ctl: Ctl, rings: Rings, tmp_path: Path) -> None:
@@ -81,9 +81,9 @@ def test_nodes_and_queues_are_appointed(ctl: Ctl, rings: Rings) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["lazy"], "there are queues of type all, classic, quorum, stream, and not 'lazy'"),
-        (["--strategy", "best"], "there are least-masters, least-messages, "),
-        (["--max-moves", "0"], "--max-moves takes a number above 0"),
+        (["lazy"], "unknown type of queue 'lazy'; use one of: all, classic, quorum, stream"),
+        (["--strategy", "best"], "unknown strategy 'best'; use one of: least-masters, least-messages, "),
+        (["--max-moves", "0"], "--max-moves must be a number above 0"),
         (["--from", ONE], "--from needs --to"),
     ],
 )

@@ -108,7 +108,7 @@ def test_a_node_that_does_not_answer_is_told_of(ctl: Ctl, server: FakeServer) ->
     server.all.cut_off.add("two@host")
     ended = ctl("list_connections")
     assert ended.code == 0
-    assert ended.err == "Warning: node two@host did not answer; what only it knows is not shown\n"
+    assert ended.err == "Warning: node two@host did not answer; its part is missing\n"
 
 
 def test_status_for_people(ctl: Ctl, server: FakeServer) -> None:

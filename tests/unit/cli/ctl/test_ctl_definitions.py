@@ -21,7 +21,7 @@ ctl, server, wire = ctl_node.ctl, ctl_node.server, ctl_node.wire
 EXPORT = DEFINITIONS
 
 IMPORTED = "\nImported: "
-NOTHING = "nothing was missing; there already: "
+NOTHING = "nothing was missing; already there: "
 
 
 def queue(name: str, **more: Any) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def test_there_and_back(ctl: Ctl, server: FakeServer, tmp_path: Path) -> None:
     assert ended.out == (
         f'Importing definitions in JSON from a file at "{EXPORT}" ...\n'
         "Imported: 5 users, 2 vhosts, 2 permissions, 1 topic permissions, 1 parameters, 2 global parameters, "
-        "5 policies, 4 exchanges, 6 queues, 5 bindings; there already: 1 parameters\n"
+        "5 policies, 4 exchanges, 6 queues, 5 bindings; already there: 1 parameters\n"
     )
     assert ended.err.count("Note: ") == 4
     assert ctl("import_definitions", str(EXPORT)).out.partition(IMPORTED)[2].startswith(NOTHING)
@@ -66,7 +66,7 @@ def test_standard_output_and_input(ctl: Ctl, server: FakeServer, monkeypatch: py
     ended = ctl("import_definitions", "-")
     assert ended.out == (
         "Importing definitions in JSON from standard input ...\n"
-        "Imported: 1 queues; there already: 2 users, 1 vhosts, 1 permissions\n"
+        "Imported: 1 queues; already there: 2 users, 1 vhosts, 1 permissions\n"
     )
     assert ("/", "q") in server.world.metadata.queues
 
@@ -99,7 +99,7 @@ def test_a_large_file_travels_in_parts(
     [
         ("{nope", 65, "Failed to deserialise input (format: JSON) (error: "),
         ('{"global_parameters": [{"name": "n", "value": NaN}]}', 65, "Failed to deserialise input"),
-        ("[1]", 65, "definitions are a JSON object"),
+        ("[1]", 65, "definitions must be a JSON object"),
         ({"cats": [1]}, 65, "definitions have no section 'cats'"),
         ({"cats": 1}, 65, "'cats' is nothing that definitions have"),
         ({"queues": [queue("q", durable="yes")]}, 65, "queues[0] 'q' in vhost '/': durable must be true or false"),
@@ -118,7 +118,7 @@ def test_what_was_refused_of_an_import(ctl: Ctl, server: FakeServer, tmp_path: P
     server.world.apply(c.SetVhostLimits("/", {"max-queues": 1}))
     ended = ctl("import_definitions", given(tmp_path, {"queues": [queue("a"), queue("b")]}))
     assert ended.code == 69
-    assert ended.err.endswith("queue limit in vhost '/' (1) is reached\nThe rest was imported.\n")
+    assert ended.err.endswith("queue limit in vhost '/' (1) is reached\nEverything else was imported.\n")
 
 
 def test_files_that_cannot_be_used(ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,7 @@ def test_status_counts_mirrors(ctl: Ctl, rings: Rings) -> None:
     shown = ctl("status").out
     assert (
         "\nMirrored queues\n\nMasters: 1, of these without a synchronised mirror: 1, syncing: 0\n"
-        "Queues whose master is out of reach: 0\n"
+        "Queues whose master is unreachable: 0\n"
         "Mirrors: 0, of these not synchronised: 0\n"
     ) in shown
 
@@ -207,9 +207,9 @@ def test_promotion_by_force_asks_back(ctl: Ctl, rings: Rings, monkeypatch: pytes
     assert (ended.code, ended.out) == (64, banner.format(TWO))
     assert ended.err == (
         "Error:\nThe copy on node two@host has 2 messages." + NOT_ORDERED + "\n"
-        "5 messages that others have would be lost.\n"
-        "Synchronised copies that run: one@host. With one of those nothing would be lost.\n"
-        "To do it all the same, say --yes.\n"
+        "5 messages of other copies would be lost.\n"
+        "Running synchronised copies: one@host. Promoting one of these would lose nothing.\n"
+        "To do it anyway, add --yes.\n"
     )
     assert rings.copy(TWO, number).member.master is None
     assert ctl("promote_queue", "q").err == "Error:\nnode one@host leads queue 'q' in vhost '/' already\n"
@@ -221,7 +221,7 @@ def test_promotion_by_force_asks_back(ctl: Ctl, rings: Rings, monkeypatch: pytes
     monkeypatch.setattr(mirrors, "_until_led_by", promoted)
     assert ctl("promote_queue", "q", TWO, "--yes") == Ended(
         0,
-        banner.format(TWO) + "Node two@host leads the queue with 2 messages.\n"
+        banner.format(TWO) + "Node two@host is now the master, with 2 messages.\n"
         f"Lost: 5 messages.{NOT_ORDERED}\n",
         "",
     )

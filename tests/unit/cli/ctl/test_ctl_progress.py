@@ -100,5 +100,5 @@ def test_what_a_rebalance_has_left_is_told() -> None:
         "two        7      6",
         "1 queues moved; strategy: least-masters",
         "1 queue not moved: its mirror is not synchronised",
-        "2 moves are the most of one run; there may be more to move: run it again",
+        "2 moves are the limit of one run; to move the rest, run it again",
     ]

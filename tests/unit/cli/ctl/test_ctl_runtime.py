@@ -98,7 +98,7 @@ def test_following_the_log(
 
 
 def test_rotating(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ctl("rotate_logs") == Ended(0, "Opening the log files of node one@host anew ...\n", "")
+    assert ctl("rotate_logs") == Ended(0, "Reopening the log files of node one@host ...\n", "")
 
     def fail() -> None:
         raise logs.NoLogFile("cannot write it")

@@ -17,10 +17,10 @@ WITH_TLS = PLAIN._replace(tls=("cert", "key", "ca"))
 @pytest.mark.parametrize(
     ("error", "target", "suggested"),
     [
-        (CallFailed("unreachable", "Connection refused"), PLAIN, "nobody listens there"),
-        (CallFailed("unreachable", "[SSL: CERTIFICATE_VERIFY_FAILED] …"), WITH_TLS, "--tls-ca-cert-file must have"),
-        (CallFailed("closed", "the connection was closed"), WITH_TLS, "the log of that node says why"),
-        (CallFailed("closed", "the connection was closed"), PLAIN, "is that a cluster port?"),
+        (CallFailed("unreachable", "Connection refused"), PLAIN, "nothing listens there"),
+        (CallFailed("unreachable", "[SSL: CERTIFICATE_VERIFY_FAILED] …"), WITH_TLS, "--tls-ca-cert-file must contain"),
+        (CallFailed("closed", "the connection was closed"), WITH_TLS, "if the certificate was refused"),
+        (CallFailed("closed", "the connection was closed"), PLAIN, "is this a cluster port"),
     ],
 )
 def test_suggestions(error: CallFailed, target: Target, suggested: str) -> None:

@@ -27,4 +27,4 @@ def test_whoever_interrupts_it_is_told_how_to_go_on(monkeypatch: pytest.MonkeyPa
     assert caught.value.code == 130
     assert caught.value.text.startswith("interrupted at node two@b: ")
     again = "leveretctl rolling_restart --nodes two@b,three@c --rebalance"
-    assert caught.value.text.endswith(f"Stopped. The other nodes are as they were. Go on with: {again}")
+    assert caught.value.text.endswith(f"Stopped. The other nodes are as they were. Continue with: {again}")

@@ -103,14 +103,14 @@ async def test_recovery_by_hand(three: list[FakeServer]) -> None:
         "lost then: leveretctl -n one@host promote_queue lagging",
     }
     lines = _recovered(told)
-    assert lines[0] == "Dialed: three@host" and "Queues out of reach: 3" in lines
+    assert lines[0] == "Dialed: three@host" and "Unreachable queues: 3" in lines
     assert " * plain in vhost /, on three@host: its messages are on three@host only" in "\n".join(lines)
     sight.on_down("two@host", "nothing was heard", True, 6_000)
     one.node.cluster.has_majority = False
     told = await ask(one, "recover_partition")
     assert told["now"]["paused_since_ms"] == 2_000
     text = "\n".join(_recovered(told))
-    assert "The node will resume by itself" in text and "nothing can be declared, changed or promoted" in text
+    assert "The node resumes by itself" in text and "nothing can be declared, changed or promoted" in text
     assert {row["advice"] for row in told["queues"] if row["name"] == "mirrored"} == {
         "one@host is synchronised and will lead it once a majority of the nodes is in contact"
     }
@@ -118,5 +118,5 @@ async def test_recovery_by_hand(three: list[FakeServer]) -> None:
         sight.on_up(name)
     told = await ask(one, "recover_partition")
     assert told["queues"] == [] and "The node was paused, and serves clients again" in _recovered(told)
-    assert local_lines(told["now"]) == ["Partition handling: pause_minority, as the configuration says"]
+    assert local_lines(told["now"]) == ["Partition handling: pause_minority, from the configuration"]
     assert two.peers.retries == 0
