@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: what to run, in which order, and where the results go."""
+"""`python -m benchmarks`: chooses what to measure, in which order, and where the results go."""
 
 from __future__ import annotations
 
@@ -83,12 +83,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:
-    """Leave by an exception, so that the brokers that were started are stopped."""
+    """Raises SystemExit, so that the brokers that were started are stopped."""
     raise SystemExit(128 + number)
 
 
 def raise_file_limit() -> None:
-    """2,000 connections take as many files here and in the broker, which inherits the limit."""
+    """Raises the limit of open files: 2,000 connections need as many here and in the broker, which inherits the
+    limit."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -114,7 +115,7 @@ def show(found: Results, output: Path, write_docs: bool) -> None:
 
 
 class Session:
-    """One run of all that was asked for. Results are written after each part, so that an accident costs one part."""
+    """One run of all chosen parts. Results are written after each part, so that a failure costs one part."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.only: Sequence[str] = options.only
@@ -151,7 +152,7 @@ class Session:
     # -- Brokers beside each other -------------------------------------------------------------------------------
 
     def _running(self, workloads: Sequence[Workload]) -> None:
-        """What needs running brokers. All stay up, and take turns; one that has no turn idles."""
+        """Measures what needs running brokers. All stay up and take turns; the others idle."""
         with contextlib.ExitStack() as started:
             brokers = []
             for kind in self.kinds:
@@ -194,7 +195,7 @@ class Session:
         self.found.rates[workload.name] = {name: statistics.median(values) for name, values in rates.items()}
 
     def _backlog(self) -> None:
-        """Once for each: it is long enough to be its own average."""
+        """Once for each broker: it takes long enough to be its own average."""
         for kind in self.kinds:
             with running(kind, self.data) as broker:
                 self._note_version(broker)
@@ -209,7 +210,7 @@ class Session:
     def _start(self) -> None:
         rows: dict[str, list[dict[str, float]]] = {kind.name: [] for kind in self.kinds}
         with running(Leveret, self.data):
-            pass  # Only the first start ever compiles Python to bytecode.
+            pass  # Only the very first start compiles Python to bytecode.
         for _ in range(self.rounds):
             for kind in self.kinds:
                 with prepared(kind, self.data) as broker:
@@ -222,7 +223,7 @@ class Session:
     def _cluster(self) -> None:
         parts = [part for part in cluster.PARTS if part in self.only]
         clusters = Clusters(self.kinds, self.rounds, self.seconds, self.quick, self.data, tell)
-        found = self.found  # It shares what is found, so that an accident costs clusters of one size.
+        found = self.found  # Shares its results, so that a failure costs clusters of one size.
         found.away, found.spread, found.declares = clusters.away, clusters.spread, clusters.declares
         clusters.rounds_run, clusters.problems = found.rounds, found.problems
         for size in cluster.sizes(parts):

@@ -46,8 +46,8 @@ WARM = 6
 PUBLISHED_MAX = 1_000_000
 TRIGGER = 250_000
 SAFE_S = 3.0
-SLOW_START = "failed to connect back"  # Of a streaming query's Python process, where a machine has much else to do.
-# Reads a queue again and again, and throws away what it gets.
+SLOW_START = "failed to connect back"  # An error of a streaming query's Python process on a busy machine.
+# Reads a queue again and again, and discards what it gets.
 READER = """
 import sys
 from leveret.data.client import DataClient
@@ -91,7 +91,7 @@ def _port(text: str) -> int:
 
 
 def fill(there: Node, queue: str, count: int, arguments: dict[str, str]) -> float:
-    """Publish so many more persistent messages, confirmed; gives the rate."""
+    """Publishes that many more persistent messages, confirmed; returns the rate."""
     connection = there.connection()
     connection.declare_queue(queue, arguments)
     connection.close()
@@ -99,7 +99,7 @@ def fill(there: Node, queue: str, count: int, arguments: dict[str, str]) -> floa
     began = time.perf_counter()
     for first in range(0, count, CHUNK_MESSAGES):
         size = min(CHUNK_MESSAGES, count - first)
-        bodies = (os.urandom(BODY_BYTES) for _ in range(size))  # Such as Parquet cannot shrink either.
+        bodies = (os.urandom(BODY_BYTES) for _ in range(size))  # Parquet cannot compress these either.
         frames = [amqp.publish("", queue, True, False, body, amqp.FRAME_MAX) for body in bodies]
         publisher.send(b"".join(frames), size)
     publisher.finish()
@@ -125,8 +125,8 @@ def session(folder: Path, cores: int, java_options: str = "") -> SparkSession:
 
 
 def cpu_s() -> float:
-    """CPU time of all that this process has started: the node, the JVM, its workers. Says more than the clock where the
-    machine has other things to do."""
+    """Returns CPU time of everything that this process has started: the node, the JVM, its workers. On a busy
+    machine it says more than the clock."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
@@ -134,7 +134,7 @@ def cpu_s() -> float:
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
-                continue  # Gone meanwhile.
+                continue  # Ended meanwhile.
             parents[int(entry.name)] = int(fields[1])
             ticks[int(entry.name)] = sum(map(int, fields[11:15]))  # Its own, and those of children that have ended.
     ours = {os.getpid()}
@@ -156,7 +156,7 @@ class Bench:
         return {"servers": f"127.0.0.1:{self.there.management}", "subscribe": queue, **more}
 
     def measure(self, label: str, count: int, act: Callable[[], object], repeat: int | None = None) -> None:
-        """Rows a second, printed as a line of the table."""
+        """Measures rows a second, and prints a line of the table."""
         from pyspark.errors import PySparkException
 
         found = []
@@ -171,7 +171,7 @@ class Bench:
             self.show(label, count, found)
 
     def once(self, count: int, act: Callable[[], object]) -> tuple[float, float]:
-        """Rows a second, and seconds of CPU for a million of them."""
+        """Returns rows a second, and seconds of CPU for a million of them."""
         self.trial += 1
         began, used = time.perf_counter(), cpu_s()
         act()
@@ -221,8 +221,8 @@ class Bench:
                 self.beside_others(size)
 
     def reading(self, size: int) -> None:
-        """All of a stream, and the same rows from Parquet, in turn. What is measured is how fast a session reads that
-        has been at work for a while: Java compiles what it runs often, for minutes, so both begin with `WARM` reads."""
+        """Reads all of a stream, and the same rows from Parquet, in turn. Measured is a session that has been at
+        work for a while: Java compiles for minutes what it runs often, so both begin with `WARM` reads."""
         messages = self.spark.read.format("leveret").options(**self.source("events")).load()
         messages.write.mode("overwrite").parquet(str(self.folder / f"rows{size}"))
         acts: dict[str, Callable[[], object]] = {
@@ -247,7 +247,7 @@ class Bench:
             self.measure(f"read, {parts} partition{'s' if parts > 1 else ''}", size, partial(self.read_in, parts))
 
     def read_in(self, parts: int) -> None:
-        """In so many tasks: the source makes as many at least, and what is more is put together here."""
+        """Reads in so many tasks: the source makes at least as many, and the rest is merged here."""
         given = self.source("events", minPartitions=str(parts))
         messages: Any = self.spark.read.format("leveret").options(**given).load()
         messages.coalesce(parts).write.format("noop").mode("overwrite").save()
@@ -256,7 +256,7 @@ class Bench:
         limit = str(TRIGGER)
         given = self.source("events", startingOffsets="earliest", maxOffsetsPerTrigger=limit)
         self.measure("stream to Parquet", size, lambda: self.stream_to_parquet(**given))
-        # Each run is a query of its own.
+        # Each run is a separate query.
         leased = self.source("orders", lease="benchmark", leaseTakeover="true", maxOffsetsPerTrigger=limit)
         for _ in range(2):
             fill(self.there, "orders", size, {})
@@ -267,7 +267,7 @@ class Bench:
         self.measure("publish rows, confirmed", count, lambda: self.publish(count))
 
     def beside_others(self, size: int) -> None:
-        """In turn, several times: what else the machine has to do changes, and is the same for neighbours."""
+        """Measures in turn, several times: other load of the machine changes, and is the same for neighbours."""
         safe = next(one for one in workloads.WORKLOADS if one.name == "safe")
 
         def rate() -> float:

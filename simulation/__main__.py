@@ -42,7 +42,7 @@ TRACE_LINES = 60
 
 
 class TraceHandler(logging.Handler):
-    """Adds what nodes log to the trace."""
+    """Adds the log entries of nodes to the trace."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class TraceHandler(logging.Handler):
 
 
 def play(plan: Plan, trace: bool) -> tuple[World, str | None]:
-    """A run, and how it failed."""
+    """Runs a plan, and returns how it failed."""
     world = World(plan, trace)
     logger = logging.getLogger("leveret")
     handler = TraceHandler(world)
@@ -75,7 +75,7 @@ def play(plan: Plan, trace: bool) -> tuple[World, str | None]:
 
 
 def show(plan: Plan, whole: bool) -> None:
-    """The same run once more, told."""
+    """Repeats the run with a trace."""
     world, failure = play(plan, trace=True)
     lines = list(world.trace)
     if not whole and len(lines) > TRACE_LINES:
@@ -110,7 +110,7 @@ def shrink_one(plan: Plan) -> bool:
 
 
 def soak(minutes: float, steps: int, *kinds: bool) -> bool:
-    """New seeds of all sizes until the time is up; False as soon as one fails."""
+    """Runs new seeds of all sizes until the time is up; returns False as soon as one fails."""
     first = random.SystemRandom().randrange(10**6, 10**9)
     began = said = time.monotonic()
     for number, plan in enumerate(endless(first, steps, *kinds)):
@@ -133,7 +133,7 @@ def endless(
 ) -> Iterator[Plan]:
     number, sizes = 0, MIRRORED_SIZES if mirrored else SIZES
     while True:
-        # Whoever wants them mirrored, with whatever rules, gets both kinds; likewise, with features.
+        # Options that imply others: kinds of mirrored runs run with and without these rules, and the same for features.
         yield Plan(
             first + number,
             sizes[number % len(sizes)],

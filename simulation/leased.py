@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from simulation.core.machine import Machine
 
 LEASED: Final = "e0"
-SHORT: Final = "short"  # Nobody comes back for this one.
+SHORT: Final = "short"  # A lease that its reader abandons.
 SHORT_MS: Final = 4_000
 LONG_AGO_S: Final = 30.0
 END_S: Final = 40.0
@@ -53,20 +53,20 @@ EVENTS: Final = (("publish", 5), ("look", 3), ("fell", 1), ("elsewhere", 2))
 
 
 class Reader:
-    """A reader with a lease, and what it was told of it."""
+    """A reader with a lease, and the answers it got."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.view: LeaseView | None = None
-        self.places: dict[int, int] = {}  # Which message is where.
+        self.places: dict[int, int] = {}  # Message numbers by place.
         self.told_at: dict[int, float] = {}  # By message number: since when it is known to be leased.
-        self.acking = 0  # Places below may be gone.
-        self.settled: set[int] = set()  # Messages that are.
+        self.acking = 0  # Places below may be settled.
+        self.settled: set[int] = set()  # Messages that are settled.
         self.freed = 0  # Places below are settled, or back in the queue.
-        self.releasing = 0  # Releases that were asked for, and of which nothing was heard yet.
+        self.releasing = 0  # Releases that were requested and not answered yet.
 
     def read_through(self, view: LeaseView) -> int:
-        """All places below were read: nobody acknowledges what he has not seen."""
+        """Returns the place below which everything was read: a reader acknowledges only what it has seen."""
         place = view.acked
         while place in self.places:
             place += 1
@@ -83,8 +83,8 @@ class LeasedWorld(World):
         super().__init__(plan, traced)
         self.readers = {name: Reader(name) for name in ("a", "b", SHORT)}
         self.lease_dice = random.Random(f"{self.seed}/leases")
-        self.calm = False  # Nobody disturbs any more,
-        self.over = False  # and nobody reads.
+        self.calm = False  # There are no more faults.
+        self.over = False  # There are no more readers.
         self.counts = {"answers": 0, "refused": 0, "contents": 0}
         on_delivered = self.ledger.on_delivered
 
@@ -94,7 +94,7 @@ class LeasedWorld(World):
 
         self.ledger.on_delivered = watched  # type: ignore[method-assign]
 
-    # -- What happens --------------------------------------------------------------------------------------------
+    # -- Steps ---------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         super()._begin()
@@ -143,7 +143,7 @@ class LeasedWorld(World):
         self._ask(reader, _pick(self.lease_dice, OPS))
 
     def _ask(self, reader: Reader, what: str) -> None:
-        """Put a question to whoever leads the queue, in a pass of its own."""
+        """Asks the queue's master, in a pass of its own."""
         found = self.operators.leading(LEASED)
         if found is None:
             return
@@ -163,7 +163,7 @@ class LeasedWorld(World):
         machine.loop.call_soon(begin)
 
     def _question(self, reader: Reader, what: str) -> tuple[Callable[[Queue, Callable[[Any], None]], None], int]:
-        """How to ask, and up to which place all is settled for sure if that is the answer."""
+        """Returns how to ask, and up to which place everything is certainly settled by the answer."""
         dice, name, view = self.lease_dice, reader.name, reader.view
         if what == "open":
             timeout_ms = SHORT_MS if name == SHORT else 3_600_000
@@ -180,7 +180,7 @@ class LeasedWorld(World):
             return (lambda queue, then: release_lease(queue, name, then)), -1
         return (lambda queue, then: ack_lease(queue, name, 1 << 40, then)), -1
 
-    # -- What must hold ------------------------------------------------------------------------------------------
+    # -- Checks --------------------------------------------------------------------------------------------------
 
     def _on_answer(self, reader: Reader, what: str, view: LeaseView | Refusal, machine: Machine, node: Node) -> None:
         self.note(machine.name, f"lease {reader.name}, {what}: {view}")
@@ -199,7 +199,8 @@ class LeasedWorld(World):
         reader.view = view
         if what == "release":
             reader.freed = view.next
-        elif not self.calm and self.lease_dice.random() < 0.03:  # What was told just now must not be forgotten.
+        # A crash right after an answer: what was answered must not be forgotten.
+        elif not self.calm and self.lease_dice.random() < 0.03:
             self.ledger.on_disturbed(self.scheduler.now + 20.0)
             self.scheduler.after(0.0, self.fault_power, self.machines.index(machine), 0.5)
             return
@@ -225,7 +226,7 @@ class LeasedWorld(World):
         return self.ledger.queue(LEASED).lost or self.ledger.has_lost_disks
 
     def _look_up(self, reader: Reader, place: int, first: int, last: int, node: Node) -> None:
-        """Read by number, at some node that has the queue."""
+        """Reads by number, at some node that has a copy of the queue."""
         spec = node.metadata.queues.get(("/", LEASED))
         if spec is None:
             return
@@ -240,7 +241,7 @@ class LeasedWorld(World):
     def _on_content(self, reader: Reader, place: int, content: bytes) -> None:
         self.counts["contents"] += 1
         header_bytes = int.from_bytes(content[3:7], "big")
-        number = int(content[7 + header_bytes + 1 + 7 :].split(b" ", 1)[0])  # What the first body frame begins with.
+        number = int(content[7 + header_bytes + 1 + 7 :].split(b" ", 1)[0])  # The beginning of the first body frame.
         known = reader.places.setdefault(place, number)
         if known != number:
             self.fail(f"place {place} of lease {reader.name} was message {known} and is {number}")
@@ -278,7 +279,7 @@ class LeasedWorld(World):
         self._check_end(self._browse_leased())
 
     def _strike_once_more(self) -> None:
-        """The power fails when something is in every lease."""
+        """Fails the power when every lease holds messages."""
         publish = {"queue": LEASED, "count": 20, "padding": 10, "persistent": True, "wait": True}
         self.clients[0].give(Step(0, 0.0, "publish", publish))
         self.must(START_S, self.all_idle, lambda: f"nothing could be published: {self.standing()}")
@@ -305,7 +306,7 @@ class LeasedWorld(World):
         return set(found)
 
     def _released(self, reader: Reader) -> bool:
-        """Ask until there is an answer."""
+        """Releases, and repeats that until there is an answer."""
         found = self.operators.leading(LEASED)
         if found is None or found[2].frozen:
             return False

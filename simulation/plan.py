@@ -35,9 +35,9 @@ STEPS: Final = 120
 CLIENTS: Final = 4
 DURABLE: Final = 3
 VOLATILE: Final = 3
-# In which mirrors may be filled. Runs begin at 22:13:20, by the clocks of their nodes, and last some minutes.
+# Hours in which mirrors may be synchronised. Runs begin at 22:13:20, by the nodes' clocks, and last some minutes.
 HOURS: Final = ("22:00-22:14", "22:14-22:15", "22:15-06:00", "06:00-22:00", "06:00-22:14,22:15-22:17")
-STEP_S: Final = 0.25  # Between two of them, on average.
+STEP_S: Final = 0.25  # Average time between two steps.
 
 CLIENT_STEPS: Final = (
     ("publish", 30),
@@ -84,7 +84,7 @@ TOGETHER_FAULTS: Final = (
     ("restart_app", 2),
     ("move", 4),
 )
-# With mirrored queues: what is done to whoever leads one, to several nodes at once, and to what policies say.
+# With mirrored queues: faults of masters, of several nodes at once, and changes of policies.
 MIRRORED_FAULTS: Final = (
     ("kill", 2),
     ("power", 3),
@@ -113,7 +113,7 @@ MIRRORED_FAULTS: Final = (
     ("hand_over", 5),
     ("order_sync", 2),
 )
-# With policies and queues of all kinds: what only they make possible, and what strikes in the middle of it.
+# With all kinds of policies and queues: steps that only they make possible, and faults in the middle of them.
 VARIED_FAULTS: Final = (
     *MIRRORED_FAULTS,
     ("force", 10),
@@ -125,23 +125,23 @@ VARIED_FAULTS: Final = (
 
 @dataclass(frozen=True)
 class Plan:
-    """A run, as its command line gives it."""
+    """A run, as given by its command line."""
 
     seed: int
     nodes: int = 3
     steps: int = STEPS
     without: tuple[int, ...] = ()
     noise: int = 0  # Other delays for the same steps.
-    mirrored: bool = False  # Queues are, by policies that change,
-    varied: bool = False  # and these say more than who mirrors; some queues are quorum queues.
-    featured: bool = False  # Queues do something with their messages by themselves,
-    special: bool = False  # and there are streams, delays, transactions and limits: see `features.broker_features`.
+    mirrored: bool = False  # Queues are mirrored, by policies that change.
+    varied: bool = False  # Policies have all keys; some queues are quorum queues.
+    featured: bool = False  # Queues have features such as TTLs: see `features.queue_features`.
+    special: bool = False  # There are streams, delays, transactions and limits: see `features.broker_features`.
     strategies: bool = False  # Nodes handle partitions in all ways: see `scenarios.partitioned`.
-    spooled: bool = False  # Nodes serve on in a partition: see `leveret.broker.remote.store_and_forward`.
-    rebalanced: bool = False  # Queues are moved about: see `scenarios.rebalanced`.
-    ailing: bool = False  # Machines are not well: see `scenarios.resource_faults`.
-    drained: bool = False  # Nodes are taken out of service: see `scenarios.drained`.
-    paired: bool = False  # Two nodes, of which one often is lost: see `scenarios.paired`.
+    spooled: bool = False  # Nodes serve clients in a partition: see `leveret.broker.remote.store_and_forward`.
+    rebalanced: bool = False  # Queues are moved: see `scenarios.rebalanced`.
+    ailing: bool = False  # Resources of machines fail: see `scenarios.resource_faults`.
+    drained: bool = False  # Nodes are drained: see `scenarios.drained`.
+    paired: bool = False  # Two nodes, one of which is often lost: see `scenarios.paired`.
     witnessed: bool = False  # Two nodes and a witness: see `scenarios.witnessed`.
 
     def command(self) -> str:
@@ -159,7 +159,7 @@ class Plan:
         return f"{words} --without {ranges(self.without)}" if self.without else words
 
     def draw(self) -> list[Step]:
-        """All steps, those that are left out included."""
+        """Returns all steps, including those that are left out."""
         kind = "special " if self.special else "featured " if self.featured else ""
         kind += "varied " if self.varied else "mirrored " if self.mirrored else ""
         kind += "strategies " if self.strategies else ""
@@ -214,20 +214,20 @@ class Plan:
         return steps
 
     def places(self, fault: str) -> int:
-        """How many there are that may have such a fault."""
+        """Returns how many machines may have such a fault."""
         return self.nodes + 1 if self.witnessed and fault in OF_ANY else self.nodes
 
     def proofs(self) -> Proofs:
-        """Of a node's death."""
+        """Returns the proofs of a node's death in this run."""
         return draw_proofs(self.seed) if self.paired else NO_PROOFS
 
     @property
     def pauses(self) -> bool:
-        """Whether nodes may be told to serve nobody. Half of the runs with a witness do as users do by default."""
+        """Returns whether nodes may pause. Half of the runs with a witness use the default."""
         return self.strategies or (self.witnessed and not self.spooled and self.seed % 2 > 0)
 
     def handling(self) -> dict[str, Any]:
-        """What the nodes' configuration says of partitions, in a run with strategies."""
+        """Returns the nodes' configured partition handling, in a run with strategies."""
         if self.witnessed and not self.strategies and not self.spooled:
             return {"strategy": "pause_minority"}
         if self.spooled:
@@ -242,27 +242,27 @@ class Plan:
         return draw_schedule(self.seed) if self.rebalanced else Schedule()
 
     def opening(self) -> tuple[int, dict[str, Any]]:
-        """How many of the durable queues are there before the first policy is, and that policy."""
+        """Returns how many of the durable queues are declared before the first policy, and that policy."""
         dice = random.Random(f"{self.seed}/opening/{self.nodes}")
         return dice.randrange(DURABLE + 1), draw_policy(dice, self.nodes, self.varied)
 
     def quorum(self) -> frozenset[str]:
-        """Those of the durable queues that are quorum queues; with features, these say so."""
+        """Returns the durable queues that are quorum queues; with features, these decide it."""
         dice = random.Random(f"{self.seed}/quorum/{self.nodes}")
         chance = dice.choice((0.0, 0.0, 0.3, 0.6)) if self.varied and not self.featured else 0.0
         return frozenset(f"d{number}" for number in range(DURABLE) if dice.random() < chance)
 
     def queues(self) -> list[str]:
-        """Those that are declared at the beginning, and stay."""
+        """Returns the queues that are declared at the beginning, and stay."""
         names = [f"d{number}" for number in range(DURABLE)]
         return [DEAD_LETTER_QUEUE, *([DELAYED_QUEUE] if self.special else ()), *names] if self.featured else names
 
     def features(self) -> dict[str, Features]:
-        """Of these queues, in a run with features."""
+        """Returns the features of these queues, in a run with features."""
         if not self.featured:
             return {}
         dice = random.Random(f"{self.seed}/features/{self.nodes}")
-        # Without mirrors, the ledger takes a queue to be where it was declared, and a quorum queue is not.
+        # Without mirrors, the ledger expects a queue where it was declared, which a quorum queue is not.
         found = draw_features(dice, DURABLE, self.mirrored or self.nodes == 1, not self.mirrored)
         return limit_deliveries(dice, found) if self.special else found
 
@@ -337,7 +337,7 @@ def draw_client(dice: random.Random, what: str, nodes: int) -> dict[str, Any]:
 
 
 def draw_featured(dice: random.Random, what: str, arguments: dict[str, Any]) -> None:
-    """What else a step of a client may be, in a run with features."""
+    """Draws other steps of a client, in a run with features."""
     if what in ("consume", "get", "look") and dice.random() < 0.2:
         arguments |= {"queue": DEAD_LETTER_QUEUE} | ({"no_ack": False} if "no_ack" in arguments else {})
     if what == "publish":
@@ -353,7 +353,7 @@ def draw_featured(dice: random.Random, what: str, arguments: dict[str, Any]) -> 
 
 
 def draw_policy(dice: random.Random, nodes: int, varied: bool) -> dict[str, Any]:
-    """The arguments of a step that sets the policy; without a definition, it is cleared."""
+    """Draws the arguments of a step that sets the policy; without a definition, the policy is cleared."""
     mode = dice.choice(("all", "all", "exactly", "exactly", "nodes", None))
     definition: dict[str, Any] = {"ha-mode": mode, "ha-sync-mode": dice.choice(("automatic", "automatic", "manual"))}
     if mode == "exactly":
@@ -362,12 +362,13 @@ def draw_policy(dice: random.Random, nodes: int, varied: bool) -> dict[str, Any]
         definition["ha-params"] = [f"leveret@n{one + 1}" for one in dice.sample(range(nodes), dice.randrange(1, nodes))]
     if varied and mode:
         definition |= draw_rules(dice)
-        draw_copying(random.Random(hash(dice.getstate()[1])), definition)  # Other dice: older runs stay what they were.
+        # Other dice: earlier seeds give the same runs.
+        draw_copying(random.Random(hash(dice.getstate()[1])), definition)
     return {"pattern": dice.choice(("", "^d", "^d[01]", "^[dv]")), "definition": definition if mode else None}
 
 
 def draw_rules(dice: random.Random) -> dict[str, Any]:
-    """What a policy may say beside who mirrors."""
+    """Draws further keys of a policy."""
     rules: dict[str, Any] = {"ha-sync-mode": "manual"} if dice.random() < 0.5 else {}
     if dice.random() < 0.4:
         rules["ha-replication"] = "async"
@@ -384,7 +385,7 @@ def draw_rules(dice: random.Random) -> dict[str, Any]:
 
 
 def draw_copying(dice: random.Random, definition: dict[str, Any]) -> None:
-    """What a policy may say of copying."""
+    """Draws keys about synchronisation."""
     if dice.random() < 0.15:
         definition["ha-sync-strategy"] = "event"
     if dice.random() < 0.25:
@@ -394,7 +395,7 @@ def draw_copying(dice: random.Random, definition: dict[str, Any]) -> None:
 
 
 def draw_interruption(dice: random.Random, nodes: int) -> dict[str, Any]:
-    """Something that changes views, and who leads a queue falls a moment later."""
+    """Draws a change of views, after which the master of a queue dies."""
     by = dice.choice(("burst", "burst", "burst", "hand_over", "policy", "policy", "order_sync", "force", "fell_master"))
     first = draw_fault(dice, by, nodes, True)
     how = dice.choice(("kill", "power", "power", "isolate", "pause"))
@@ -468,7 +469,7 @@ def draw_fault(dice: random.Random, what: str, nodes: int, varied: bool) -> dict
 
 
 def draw_sunder(dice: random.Random, nodes: int) -> dict[str, Any]:
-    """Two nodes lose each other for a while, in the last part of which clients do something at both."""
+    """Draws a long cut between two nodes, in the last part of which clients do something at both."""
     lasts_s = round(4.0 + 16.0 * dice.random(), 3)
     publish = {"count": 8, "padding": 10, "persistent": True, "wait": False}
     steps: list[tuple[float, str, dict[str, Any]]] = [
@@ -485,7 +486,7 @@ def draw_sunder(dice: random.Random, nodes: int) -> dict[str, Any]:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """3,7-12"""
+    """Parses "3,7-12"."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][1] + 1:

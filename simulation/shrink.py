@@ -1,8 +1,8 @@
-"""Makes a failing plan small: steps are left out as long as it still fails.
+"""Shrinks a failing plan: leaves out steps as long as it still fails.
 
-Ever smaller groups of steps are left out, as in delta debugging. Any violation counts as failing, not only the first
-one: a bug often shows itself in simpler ways than the one it was found by. Where steps are missing, messages take other
-times, and a race may be won that was lost before; so what is left is tried with several noises.
+Ever smaller groups of steps are left out, as in delta debugging. Any violation counts as a failure, not only the first
+one: a bug often shows itself in simpler ways than the one it was found by. Without some steps, messages take other
+times, and a race may end differently; so each smaller plan is tried with several noises.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NOISES = 4
 
 
 def shrink(plan: Plan, fails: Callable[[Plan], str | None], say: Callable[[str], None], tries_max: int = 400) -> Plan:
-    """A plan with as few steps as can be found that fails too; `fails` says how."""
+    """Returns a plan with as few steps as can be found that fails too; `fails` tells how it fails."""
     everything = {step.number for step in plan.draw()}
 
     def first_failing(numbers: list[int]) -> Plan | None:

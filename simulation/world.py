@@ -50,9 +50,9 @@ from simulation.scenarios.spooled import Spooling
 from simulation.scenarios.witnessed import WITNESS, Witnessing, WitnessMachine
 
 START_S: Final = 60.0
-SETTLE_S: Final = 150.0  # For nodes to serve and clients to be answered, after all is healed.
+SETTLE_S: Final = 150.0  # For nodes to serve and clients to be answered, after everything is healed.
 DRAIN_S: Final = 60.0
-UNREST_S: Final = 60.0  # After a fault is over, connections may still be lost on its account.
+UNREST_S: Final = 60.0  # Time after a fault in which connections may still be lost because of it.
 TRACE_MAX: Final = 200_000
 
 
@@ -107,7 +107,7 @@ class World:
         self.client_loop.dates = True
         self.clients: list[Client] = []
         self.wiping: Machine | None = None
-        self.is_healed = False  # Nothing more is done to anybody.
+        self.is_healed = False  # There are no more faults.
         self.queue_features = QueueFeatures(self)
         self.broker_features = BrokerFeatures(self)
         self.operators = Operators(self)
@@ -119,7 +119,7 @@ class World:
         self.resources = ResourceFaults(self)
         self.witnessing = Witnessing(self)
 
-    # -- What happens is noted -----------------------------------------------------------------------------------
+    # -- Trace and observers -------------------------------------------------------------------------------------
 
     def note(self, who: str, text: str) -> None:
         if not self.traced:
@@ -127,12 +127,12 @@ class World:
         self.trace.append(f"{self.scheduler.now:12.6f}  {who:10} {text}")
 
     def place_now(self) -> str:
-        """Who is at work."""
+        """Returns the machine whose code is running."""
         loop = asyncio._get_running_loop()
         return loop.place if isinstance(loop, NodeLoop) else "world"
 
     def fail(self, text: str) -> None:
-        """The first violation ends the run."""
+        """Records a violation; the first one ends the run."""
         if self.failure is None:
             self.failure = text
             self.note("checker", text)
@@ -169,7 +169,7 @@ class World:
                 self.ledger.on_link_down(machine.name, other.name, self.scheduler.now)
 
     def observe(self, machine: Machine) -> None:
-        """Once in each pass of a node's loop."""
+        """Called once in each pass of a node's loop."""
         if isinstance(machine, WitnessMachine):
             if machine.witness is not None and machine.witness.cluster is not None:
                 self.consensus.observe(machine.name, machine.witness.cluster)
@@ -189,13 +189,13 @@ class World:
         return (name, AMQP_PORT) in self.network.listeners
 
     def _on_pause(self, name: str) -> None:
-        """To the others it is as if it had been lost."""
+        """To the other nodes, a paused node is down."""
         for other in self.machines:
             if other.name != name:
                 self.ledger.on_link_down(name, other.name, self.scheduler.now)
 
     def _tap_links(self, machine: Machine) -> None:
-        """Learn of links that go down, as the node does."""
+        """Learns of lost links when the node does."""
         server = machine.server
         assert server is not None
         on_down, on_up = server.on_down, server.on_up
@@ -399,7 +399,7 @@ class World:
                 self.start_later(machine, seconds)
 
     def fault_abandon(self, cut: float, seconds: float) -> None:
-        """The leader goes on alone, and dies before the other one can see it again: see `scenarios.paired`."""
+        """The leader continues alone, and dies before the other node can see it again: see `scenarios.paired`."""
         leader = next((machine for machine in self.everybody if self.consensus.leads(machine.name)), None)
         if leader is None:
             return
@@ -408,7 +408,7 @@ class World:
             self.cut([way for one in others for way in ((one.name, leader.name), (leader.name, one.name))], cut)
             self.scheduler.after(cut - 0.5, self._abandon, leader, 3.5 + seconds)
             return
-        for other in others:  # It does not go on, unless the other one has died.
+        for other in others:  # It does not continue, unless the other node has died.
             other.kill(power=False)
             self.start_later(other, cut)
             if self.dice.random() < 0.5:
@@ -422,7 +422,7 @@ class World:
             self.start_later(machine, seconds)
 
     def _abandon_met(self, leader: Machine, other: Machine, seconds: float) -> None:
-        """As soon as the other one is linked again, before it can hear what it has missed."""
+        """Acts as soon as the other node is linked again, before it can receive what it has missed."""
         node = None if other.server is None else other.server.node
         if self.is_healed or not (leader.alive and other.alive):
             return
@@ -436,7 +436,7 @@ class World:
         self.start_later(self.everybody[node], seconds + 15.0)
 
     def fault_strike(self, node: int, changes: int, power: bool) -> None:
-        """Die in the middle of one of the next writes to disk."""
+        """Kills a node in the middle of one of the next writes to disk."""
         machine = self.everybody[node]
         machine.power_next = power
         machine.disk.crash_after = changes
@@ -450,7 +450,7 @@ class World:
         self.everybody[node].slow_until = self.scheduler.now + seconds
 
     def fault_fill(self, node: int, seconds: float, left: int) -> None:
-        """There is hardly any space on a disk, for a while."""
+        """Leaves hardly any space on a disk, for a while."""
         machine = self.machines[node]
         disk = machine.disk
         usual = disk.capacity_bytes
@@ -475,7 +475,7 @@ class World:
             await asyncio.sleep(seconds)
             try:
                 await server.start_app()
-            except OSError as error:  # The operator sees it, and starts the process anew.
+            except OSError as error:  # The operator sees it, and starts the process again.
                 self.note("operator", f"cannot start the app of {machine.name}: {error}")
                 if not machine.is_excused():
                     raise
@@ -485,7 +485,7 @@ class World:
         machine.loop.create_task(restart())
 
     def fault_move(self, queue: str, node: int) -> None:
-        """An operator has a queue moved to another node."""
+        """An operator moves a queue to another node."""
         to = self.machines[node]
         for machine in self.machines:
             there = machine.server.node if machine.serving and machine.server is not None else None
@@ -506,13 +506,13 @@ class World:
             task.add_done_callback(done)
 
     def fault_wipe(self, node: int, seconds: float) -> None:
-        """A disk is lost for good. An operator has the others forget the node, and lets a new one join in its place."""
+        """A disk is lost. An operator lets the others forget the node, and a new one join in its place."""
         machine = self.machines[node]
         others = [one for one in self.machines if one is not machine]
         if self.wiping is not None or len(others) < 2 or not self.all_serve():
-            return  # Who loses a majority of the disks has lost.
+            return  # Losing a majority of the disks loses data.
         if machine.server is not None and machine.server.node is not None and machine.server.node.broker.spools.active:
-            return  # What a spool holds is on one disk.
+            return  # A spool is on one disk only.
         self.wiping = machine
         self.ledger.on_wiped(machine.name)
         self.ledger.has_lost_disks = True
@@ -522,7 +522,7 @@ class World:
         self.scheduler.after(seconds, self._forget, machine, others)
 
     def _forget(self, machine: Machine, others: list[Machine]) -> None:
-        """Ask one node after the other until one of them has done it."""
+        """Asks one node after the other until one has done it."""
         asked = next((one for one in others if one.serving and one.server is not None), None)
         if asked is None or asked.server is None or asked.server.node is None or asked.loop is None:
             self.scheduler.after(1.0, self._forget, machine, others)
@@ -558,7 +558,7 @@ class World:
             self.ledger.on_skew(self.machines[node].skew_ms)
 
     def fault_reset(self, rate: float) -> None:
-        """Connections of clients break."""
+        """Resets connections of clients."""
         for endpoint in list(self.network.endpoints):
             if endpoint.loop is self.client_loop and self.dice.random() < rate:
                 self.network.reset(endpoint)
@@ -582,7 +582,7 @@ class World:
         self.cut([(self.everybody[node].name, self.everybody[other].name)], seconds)
 
     def fault_isolate(self, node: int, seconds: float) -> None:
-        """From all other nodes, not from clients."""
+        """Cuts a node off from all other nodes, not from clients."""
         name = self.everybody[node].name
         others = [machine.name for machine in self.everybody if machine.name != name]
         self.cut([way for one in others for way in ((name, one), (one, name))], seconds)
@@ -644,7 +644,7 @@ class World:
         return [*(node.cluster for node in nodes), *attending]
 
     def _shuffle(self) -> None:
-        """Have other nodes lead, while clients publish and consume: all of them must go on."""
+        """Makes other nodes the masters, while clients publish and consume: all of them must continue."""
         for queue in self.queues:
             found = self.operators.leading(queue)
             if found is None or found[2].mirror is None or found[2].mirror.member.view is None:
@@ -659,11 +659,11 @@ class World:
         self.must(SETTLE_S, self.all_idle, lambda: f"after queues were handed over: {self.standing()}")
 
     def _heal_mirrors(self, mirrors: MirrorChecker) -> None:
-        """All queues have masters that serve, and all mirrors have what these have."""
+        """Waits until all queues have masters that serve, and all mirrors are in sync."""
         queues = [*self.queues, *(BROKER_FEATURES_QUEUES if self.plan.special else ())]
 
         def order() -> None:
-            """Where mirrors are not filled by themselves, an operator has them filled, and insists."""
+            """An operator synchronises mirrors that are not synchronised automatically, and repeats that."""
             for queue in queues:
                 found = self.operators.leading(queue)
                 if found is None:
@@ -686,7 +686,7 @@ class World:
         return mirrors.unserved(queues, nodes, empty)
 
     def _compare_members(self) -> None:
-        """Let each member lead once, and see what is in the queue then."""
+        """Makes each member the master once, and checks what is in the queue then."""
         if self.plan.rebalanced:
             self.rebalancing.end_rebalancing()
             self.must(SETTLE_S, self.rebalancing.is_settled, lambda: "queues are still on their way somewhere")
@@ -710,7 +710,7 @@ class World:
                 raise Violation(self.failure)
 
     def _browse(self, queue: str, name: str) -> list[int]:
-        """What is in a queue when this node leads it."""
+        """Returns what is in a queue when this node is its master."""
 
         def is_led() -> bool:
             found = self.operators.leading(queue)
@@ -719,7 +719,7 @@ class World:
             return found[0].node_name == name and not found[2].frozen
 
         def ask() -> None:
-            """Now may not be the moment; then it is asked for again."""
+            """Repeats the request until it succeeds."""
             found = self.operators.leading(queue)
             if wanted and not is_led() and found is not None and found[2].mirror is not None:
                 self.operators.hand_over(found[0], found[1], found[2].mirror, name)
@@ -735,7 +735,7 @@ class World:
         return into
 
     def _empty(self) -> None:
-        """Take all out of the durable queues and compare it with what must be in them."""
+        """Takes everything out of the durable queues and compares it with what must be in them."""
         for client in self.clients:
             client.give(Step(0, 0.0, "drop", {}))
         self.run_for(5.0)
@@ -763,7 +763,7 @@ class World:
             raise Violation(self.failure)
 
     def _empty_again(self) -> None:
-        """Acknowledge all that was taken, get it in writing, fail the power: nothing may come back."""
+        """Acknowledges everything that was taken, proves it, and fails the power: nothing may come back."""
         for client in self.clients:
             client.give(Step(0, 0.0, "prove", {"which": 0}))
         self.must(SETTLE_S, self.all_idle, lambda: f"the last acknowledgements: {self.standing()}")
@@ -797,7 +797,7 @@ class World:
 
 @contextmanager
 def quiet(really: bool = True) -> Iterator[None]:
-    """Nothing is logged: most runs are not looked at, and those that fail are run again."""
+    """Disables logging: most runs are not looked at, and those that fail are run again."""
     before = logging.root.manager.disable
     if really:
         logging.disable(logging.CRITICAL)
@@ -808,7 +808,7 @@ def quiet(really: bool = True) -> Iterator[None]:
 
 
 def run(plan: Plan) -> World:
-    """Play a plan. Raises Violation, with the command that replays it."""
+    """Plays a plan. Raises Violation, with the command that replays it."""
     world = World(plan)
     try:
         with quiet():

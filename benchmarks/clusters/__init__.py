@@ -1,4 +1,4 @@
-"""What clusters are measured by: clients at other nodes, mirrors, and what clients notice when a master changes.
+"""Measurements of clusters: clients at other nodes, mirrors, and what clients notice when a master changes.
 
 Imports `ruler` and `single`.
 """

@@ -1,16 +1,16 @@
-"""What a cluster is measured by, for each broker in turn: its nodes are processes on one machine, joined over loopback.
+"""Measures clusters of each broker in turn: the nodes are processes on one machine, joined over loopback.
 
 Three questions:
 
-- `away`: what does a message cost whose clients are not at the node that has its queue? The queues are declared at the
-  first of three nodes, and so live there; publishers and consumers sit where each of `WAYS` puts them.
-- `spread`: does a node more add throughput, where queues are spread over the nodes and clients sit where their queue
-  is? All nodes and the clients share the processors of one machine. So this shows what nodes take from each other, and
-  a gain only as long as there are processors left.
-- `declares`: what does agreeing cost? Queues declared a second by one client that waits for each answer, by 20, and by
-  one that sends all its declarations at once, on ten channels.
+- `away`: what does a message cost whose clients are not at the queue's home? The queues are declared at the first of
+  three nodes; publishers and consumers are where each of `WAYS` puts them.
+- `spread`: does another node add throughput, if queues are spread over the nodes and clients are at their queue's home?
+  All nodes and the clients share the processors of one machine. So this shows what nodes take from each other, and a
+  gain only as long as there are processors left.
+- `declares`: what does agreement cost? Queues declared a second by one client that waits for each answer, by 20, and by
+  one that sends all its declares at once, on ten channels.
 
-Clusters of one size are up at the same time and take turns, as brokers do elsewhere; one that has no turn idles.
+Clusters of one size run at the same time and take turns; the others idle.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ WAYS: Final = (
     Way("three nodes", "published at a second node, consumed at a third", 1, 2, AWAY),
 )
 
-# Six queues are shared out evenly among one, two and three nodes.
+# Six queues can be spread evenly over one, two and three nodes.
 SPREAD: Final = dataclasses.replace(
     BY_NAME["many"], name="spread", about="safe in six queues", publishers=6, consumers=6, queues=6
 )
@@ -65,19 +65,19 @@ SPREAD: Final = dataclasses.replace(
 DECLARERS: Final = (1, 20)
 DECLARE_SECONDS_MAX: Final = 2.0
 CHANNELS: Final = 10
-AT_ONCE, QUICK_AT_ONCE = 1_000, 50  # Declarations on them.
-PIPELINED: Final = f"{CHANNELS} channels of 1"  # The name of that row, where others have the number of clients.
+AT_ONCE, QUICK_AT_ONCE = 1_000, 50  # Declares on these channels.
+PIPELINED: Final = f"{CHANNELS} channels of 1"  # The name of that row; other rows have the number of clients.
 
-Rates = dict[str, dict[str, float]]  # of a row → broker → a second
+Rates = dict[str, dict[str, float]]  # row → broker → per second
 
 
 def sizes(parts: Sequence[str]) -> list[int]:
-    """Of the clusters that are needed."""
+    """Returns the sizes of the clusters that are needed."""
     return sorted({size for part in parts for size in SIZES[part]})
 
 
 class Clusters:
-    """Measures clusters of `kinds`. What it finds is in its fields, with keys that JSON can have."""
+    """Measures clusters of `kinds`. The results are in its fields, with keys that JSON can have."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Clusters:
         self.problems: list[str] = []
 
     def run(self, size: int, parts: Sequence[str]) -> list[Broker]:
-        """What there is to be measured of `parts` with so many nodes; the nodes, which are gone again."""
+        """Measures what `parts` need with so many nodes, and returns the nodes, which are stopped again."""
         measures = {"spread": self._spread, "away": self._away, "declares": self._declares}
         with contextlib.ExitStack() as started:
             clusters: list[list[Broker]] = []
@@ -138,7 +138,7 @@ class Clusters:
         clusters: Sequence[Sequence[Broker]],
         places: Callable[[Sequence[Broker]], Places],
     ) -> dict[str, float]:
-        """The median of each broker."""
+        """Returns the median of each broker."""
         rates: dict[str, list[float]] = {nodes[0].name: [] for nodes in clusters}
         for number in range(1, self.rounds + 1):
             for nodes in clusters:
@@ -167,7 +167,7 @@ class Clusters:
             for number in range(1, self.rounds + 1):
                 for nodes in clusters:
                     seconds = min(self.seconds, DECLARE_SECONDS_MAX)
-                    # Backwards: a client alone is not at the node that founded the cluster, and may have to lead it.
+                    # Backwards: a single client is not at the node that founded the cluster, perhaps the leader.
                     rate = declares([node.port for node in reversed(nodes)], clients, seconds)
                     rates[nodes[0].name].append(rate)
                     where = f"declares, {size} nodes, {clients} clients, round {number}, {nodes[0].name}"
@@ -183,7 +183,8 @@ class Clusters:
 
 
 def declares(ports: Sequence[int], clients: int, seconds: float) -> float:
-    """Durable queues declared a second by `clients` connections, dealt out to the nodes. The queues go afterwards."""
+    """Returns durable queues declared a second by `clients` connections, spread over the nodes. The queues are
+    deleted afterwards."""
     names: list[list[str]] = [[] for _ in range(clients)]
 
     def requests(client: int, until: float) -> Iterator[bytes]:
@@ -201,7 +202,8 @@ def declares(ports: Sequence[int], clients: int, seconds: float) -> float:
 
 
 def pipelined(port: int, count: int) -> float:
-    """Durable queues declared a second by one connection that waits for no answer. The queues go afterwards."""
+    """Returns durable queues declared a second by one connection that waits for no answer. The queues are deleted
+    afterwards."""
     with Connection(port) as connection:
         _send_all(connection, [calls.open_channel(channel) for channel in range(2, CHANNELS + 1)], amqp.CHANNEL_OPEN)
         named = [(f"{PREFIX}.{number:07}", 1 + number % CHANNELS) for number in range(count)]
@@ -219,7 +221,7 @@ def _send_all(connection: Connection, requests: Sequence[bytes], name: tuple[int
 
 
 def converse(connections: Sequence[Connection], requests: Sequence[Iterator[bytes]], name: tuple[int, int]) -> None:
-    """On each connection its own requests, the next one when the last is answered, until all are."""
+    """Sends each connection's own requests, the next one when the last is answered, until all are answered."""
     with contextlib.closing(selectors.DefaultSelector()) as selector:
         for connection, mine in zip(connections, requests, strict=True):
             connection.socket.sendall(next(mine))

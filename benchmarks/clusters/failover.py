@@ -1,12 +1,12 @@
-"""What clients notice when the master of a mirrored queue is killed with -9, all of them being at other nodes.
+"""Measures what clients at other nodes notice when the master of a mirrored queue is killed with -9.
 
-- `pause`: messages flow at an even rate, so that the longest time without a confirm, and without a delivery, is what
-  the loss of the master cost. Before it such a gap is a millisecond or two (`calm_s` tells).
-- `promotion`: a queue with many messages waits, without consumers. How long until another node hands out its first
-  message, and until a publish is confirmed? Whoever had to look at each message first would be found out here.
+- `pause`: messages flow at an even rate, so that the longest time without a confirm, and without a delivery, is the
+  cost of losing the master. Before that, such a gap is a millisecond or two (`calm_s`).
+- `promotion`: a queue has many messages and no consumers. How long until another node delivers its first message, and
+  until a publish is confirmed? A broker that looks at each message first is slow here.
 
-Every node is master in its turn, since the node that is lost may also be the one that leads the cluster's consensus,
-and then nobody can be promoted before there is another leader. The node comes back after each round.
+Every node is the master in turn, since the lost node may also be the Raft leader, and then nobody can be promoted
+before there is another leader. The node is restarted after each round.
 
 Nothing confirmed may be missing afterwards: bodies are numbered, and those that came are compared with what was
 confirmed. Some may come twice.
@@ -36,7 +36,7 @@ PER_S = 2_000
 CALM_S, AFTER_S = 1.0, 2.0
 QUICK_CALM_S, QUICK_AFTER_S = 0.2, 0.5
 TICK_S = 0.0005
-WINDOW = 20_000  # Publishes that wait for their confirms while nobody leads.
+WINDOW = 20_000  # Publishes that may wait for confirms while there is no master.
 PREFETCH = 200
 PATIENCE_S = 60.0
 RETRY_S = 0.005
@@ -45,7 +45,8 @@ NUMBER = re.compile(rb"m-(\d{8})")
 
 @contextlib.contextmanager
 def lost_master(nodes: Sequence[Broker], number: int) -> Iterator[tuple[Broker, Broker, Broker]]:
-    """A queue whose master is node `number`, and two other nodes. Afterwards the queue is gone, and the master back."""
+    """Yields a queue whose master is node `number`, and two other nodes. Afterwards deletes the queue and restarts
+    the master."""
     master, *others = (nodes[(number + step) % len(nodes)] for step in range(len(nodes)))
     with Connection(master.port) as admin:
         admin.declare_queue(QUEUE)
@@ -62,12 +63,12 @@ def lost_master(nodes: Sequence[Broker], number: int) -> Iterator[tuple[Broker, 
 
 @dataclass
 class Pause:
-    confirm_s: float  # The longest time without one, from just before the kill on.
+    confirm_s: float  # The longest time without a confirm, from just before the kill on.
     deliver_s: float
-    calm_s: float  # The longest of both kinds before.
+    calm_s: float  # The longest time of both kinds before the kill.
     sent: int
     nacked: int
-    again: int  # Came more than once.
+    again: int  # Delivered more than once.
     lost: int
     errors: list[str]
 
@@ -87,7 +88,7 @@ class Paced(Publisher):
 
 
 class Keeping(Consumer):
-    """Records every delivery, so that what came twice or not at all can be looked up afterwards."""
+    """Records every delivery, to find messages that came twice or not at all."""
 
     def __init__(self, connection: Connection, queues: Sequence[str], ack_every: int) -> None:
         self.kept = bytearray()
@@ -114,12 +115,12 @@ class Gaps:
             self._count, self._at = count, now
 
     def end(self, now: float) -> float:
-        """The longest, if nothing came up to now."""
+        """Returns the longest gap, counting the one that lasts until now."""
         return max(self.longest, now - self._at)
 
 
 def pause(nodes: Sequence[Broker], number: int, calm_s: float = CALM_S, after_s: float = AFTER_S) -> Pause:
-    """Kill the master, which is node `number`, in the middle of a stream from a second node to a third."""
+    """Kills the master, which is node `number`, while messages flow from a second node to a third."""
     with lost_master(nodes, number) as (master, near, far), Connection(near.port) as one, Connection(far.port) as other:
         other.set_prefetch(PREFETCH)
         consumer = Keeping(other, [QUEUE], 1)
@@ -131,7 +132,7 @@ def pause(nodes: Sequence[Broker], number: int, calm_s: float = CALM_S, after_s:
 
 
 def stream(publisher: Paced, consumer: Keeping, strike: Callable[[], None], calm_s: float, patience_s: float) -> Pause:
-    """Have messages flow, and let something happen after a while of calm. `strike` must return at once."""
+    """Lets messages flow, and calls `strike`, which must return at once, after a while."""
     with contextlib.closing(selectors.DefaultSelector()) as selector:
         publisher.began = now = began = time.perf_counter()
         publisher.register(selector)
@@ -193,7 +194,7 @@ class Promotion:
 
 
 def promotion(nodes: Sequence[Broker], number: int, messages: int) -> Promotion:
-    """Kill the master of a queue in which as many wait; get one at a second node, and publish one at a third."""
+    """Kills the master of a queue with that many messages; gets one at a second node, and publishes one at a third."""
     with lost_master(nodes, number) as (master, near, far):
         filled = fill(master.port, QUEUE, messages)
         if not filled.is_good and filled.errors:
@@ -213,7 +214,7 @@ def promotion(nodes: Sequence[Broker], number: int, messages: int) -> Promotion:
 
 
 class Attempt(ABC):
-    """Something that is tried until it is done. A broker may refuse it at first, which closes the channel."""
+    """Something that is tried until it succeeds. A broker may refuse it at first, which closes the channel."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -288,6 +289,6 @@ def await_both(first: Attempt, second: Attempt, began: float) -> None:
                 except (OSError, BrokerError):
                     selector.unregister(key.fileobj)
                     attempt.close()
-                    time.sleep(RETRY_S)  # A broker that says so at once would be asked without end.
+                    time.sleep(RETRY_S)  # A broker that refuses at once would be asked without end.
                     attempt.connection = attempt.open()
                     ask(attempt)

@@ -1,12 +1,12 @@
-"""What clients notice when another node comes to lead a queue because somebody wants it to.
+"""Measures what clients notice when the master of a queue is moved on request.
 
 - `hand_over`: of a mirrored queue, to a mirror in sync. Messages flow at 10,000 a second, published at the third of
-  three nodes and consumed at the next master. The longest time without a confirm, and without a delivery, is what the
-  change cost.
-- `move`: of a queue without mirrors in which 100,000 wait. Publishes go on at the same rate; how long all of it takes
-  is told too.
+  three nodes and consumed at the next master. The longest time without a confirm, and without a delivery, is the cost
+  of the change.
+- `move`: of a queue without mirrors and with 100,000 messages. Publishing continues at the same rate; the duration of
+  the move is measured, too.
 
-Nothing may be missing, nothing may come twice, and messages must come in the order in which they were sent.
+No message may be missing, delivered twice, or out of order.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Order(threading.Thread):
 
 
 def hand_over(nodes: Sequence[Broker], number: int, quick: bool) -> Planned:
-    """From node `number` to the next."""
+    """Moves the master from node `number` to the next."""
     master, target, other = (nodes[(number + step) % len(nodes)] for step in range(3))
     with Connection(master.port) as admin:
         admin.declare_queue(QUEUE)
@@ -91,7 +91,7 @@ def hand_over(nodes: Sequence[Broker], number: int, quick: bool) -> Planned:
 
 
 def move(nodes: Sequence[Broker], number: int, quick: bool) -> Planned:
-    """The same, of a queue that has no mirrors and many messages, which are consumed afterwards."""
+    """The same for a queue without mirrors and with many messages, which are consumed afterwards."""
     master, target, other = (nodes[(number + step) % len(nodes)] for step in range(3))
     with Connection(master.port) as admin:
         admin.declare_queue(QUEUE)
@@ -107,7 +107,7 @@ def move(nodes: Sequence[Broker], number: int, quick: bool) -> Planned:
 def _measure(
     publish_at: Broker, consume_at: Broker | None, master: Broker, target: Broker, quick: bool, waiting: int = 0
 ) -> Planned:
-    """`consume_at`: None, and nothing is consumed before all is over."""
+    """`consume_at` None: nothing is consumed before all is over."""
     calm_s, after_s = (QUICK_CALM_S, QUICK_AFTER_S) if quick else (CALM_S, AFTER_S)
     count = round((calm_s + after_s) * PER_S)
     blobs = [calls.publish("", QUEUE, b"m-%08d" % each + b"x" * 90, persistent=True) for each in range(count)]
@@ -141,7 +141,7 @@ def _consume(opened: contextlib.ExitStack, node: Broker, prefetch: int) -> Keepi
 
 
 def _publish(publisher: Fast, strike: Callable[[], None], calm_s: float) -> Pause:
-    """As `stream`, without a consumer."""
+    """Like `stream`, without a consumer."""
     with contextlib.closing(selectors.DefaultSelector()) as selector:
         publisher.began = now = began = time.perf_counter()
         publisher.register(selector)

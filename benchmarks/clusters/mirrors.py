@@ -1,14 +1,14 @@
-"""What mirrored queues are measured by, for each broker in turn: nodes are processes on one machine, as in `cluster`.
+"""Measures mirrored queues of each broker in turn: nodes are processes on one machine, as in `cluster`.
 
 - `mirrored`: workloads in queues with a copy at each of three nodes (`ha-mode: all`), at the master; with publishers,
   consumers and master at three different nodes; and in a quorum queue.
 - `members`: `safe` with 1, 2, 3 and 5 copies in a cluster of five nodes. All of them share the machine's processors, so
   each copy takes its part of what there is; a curve that bends down says that members cost more the more there are.
 - `pause`, `promotion`: the master is killed (`failover`).
-- `handover`: another node leads because somebody wants it to, with mirrors and without (`handover`); of Leveret alone.
-- `refill`: a mirror is filled while the queue is used (`refill`).
+- `handover`: the master is moved on request, with mirrors and without (`handover`); of Leveret alone.
+- `refill`: a mirror is synchronised while the queue is in use (`refill`).
 
-Clusters for rates are up at the same time and take turns. For the rest, one is up at a time.
+Clusters for rates run at the same time and take turns. For the rest, one runs at a time.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ ALL: Final = Policy("ha", ".*", {"ha-mode": "all"})
 
 
 class Mirrors:
-    """Measures clusters of `kinds`. What it finds is in its fields, with keys that JSON can have."""
+    """Measures clusters of `kinds`. The results are in its fields, with keys that JSON can have."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Mirrors:
         self.refill: Figures = {}
         self.rounds_run: list[dict[str, Any]] = []
         self.problems: list[str] = []
-        self.nodes: list[Broker] = []  # All that were started.
+        self.nodes: list[Broker] = []  # All nodes that were started.
 
     def run(self, part: str) -> None:
         measures: dict[str, Callable[[], None]] = {
@@ -129,7 +129,7 @@ class Mirrors:
                 self.members[str(count)] = rates
 
     def _rates(self, title: str, row: Row, clusters: Sequence[Sequence[Broker]]) -> dict[str, float]:
-        """The median of each broker."""
+        """Returns the median of each broker."""
         rates: dict[str, list[float]] = {nodes[0].name: [] for nodes in clusters}
         for number in range(1, self.rounds + 1):
             for nodes in clusters:
@@ -172,7 +172,7 @@ class Mirrors:
         self.handover[nodes[0].name] = medians_and_worst(rows)
 
     def _move(self, nodes: list[Broker]) -> None:
-        """Before there is a policy."""
+        """Runs before there is a policy."""
         rows = []
         for number in range(1 if self.quick else PAUSES):
             result = handover.move(nodes, number % NODES, self.quick)
@@ -213,7 +213,7 @@ class Mirrors:
 
 
 def set_policy(node: Broker, policy: Policy, copies: int) -> None:
-    """A queue that is declared from now on has so many copies, or this fails."""
+    """Sets a policy for queues that are declared afterwards, with so many copies."""
     node.set_policy(policy)
     with scene(node.port, [PROBE]):
         node.await_copies(PROBE, copies)

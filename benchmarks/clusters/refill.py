@@ -1,10 +1,10 @@
-"""A mirror that lacks a million messages gets them while clients go on: what do they notice?
+"""Measures what clients notice while a mirror that lacks a million messages is synchronised.
 
 A queue has copies at two of three nodes. A load runs at full speed, and after a while the policy names the third node
-as well, so that a mirror there fills itself. Throughput is compared over three stretches of the same run: *before*,
+as well, so that a mirror there is synchronised. Throughput is compared over three periods of the same run: *before*,
 with two copies; *during*, from the new policy to the moment at which the third copy is in sync; *after*, with three.
-What a third copy costs for good is the difference between before and after, which is none of the filling's doing. So
-both ratios are shown, during to before and during to after.
+The permanent cost of a third copy is the difference between before and after, which the synchronisation does not
+cause. So both ratios are shown, during to before and during to after.
 
 Two ways:
 
@@ -14,7 +14,7 @@ Two ways:
 - `beside`: the load is in another queue, of the same nodes, that has three copies from the start. The mirror must fetch
   all of the million.
 
-RabbitMQ's mirrors do not fill themselves unless `ha-sync-mode` is automatic, and then the queue stands still meanwhile.
+RabbitMQ's mirrors are synchronised only if `ha-sync-mode` is automatic, and the queue is blocked meanwhile.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from leveret.client.amqp import BrokerError
 WAYS: Final = ("same", "beside")
 FILLED, BUSY = f"{PREFIX}.filled", f"{PREFIX}.busy"
 SAFE: Final = next(workload for workload in WORKLOADS if workload.name == "safe")
-AHEAD_MAX: Final = 20_000  # Messages that the publisher may be ahead of the consumer.
+AHEAD_MAX: Final = 20_000  # Messages by which the publisher may be ahead of the consumer.
 FILL_S_MAX: Final = 300.0
 
 
@@ -45,7 +45,7 @@ class Refill:
     before_per_s: float
     during_per_s: float
     after_per_s: float
-    stall_s: float  # The longest time without a delivery while the mirror filled.
+    stall_s: float  # The longest time without a delivery during the synchronisation.
     fill_s: float
     errors: list[str]
 
@@ -66,7 +66,7 @@ class Refill:
 
 
 class Leading(Publisher):
-    """Is not far ahead of its consumer, and takes it along."""
+    """A publisher that stays close to its consumer, and drives it."""
 
     follower: Following
 
@@ -79,7 +79,7 @@ class Leading(Publisher):
 
 
 class Following(Consumer):
-    """Acknowledges no more than was confirmed, so that what waited in the queue is not used up."""
+    """A consumer that acknowledges no more than was confirmed, so that the messages in the queue are not used up."""
 
     leader: Leading
 
@@ -98,7 +98,7 @@ class Following(Consumer):
 
 
 class Timeline:
-    """How many had been delivered when, by the system's clock."""
+    """How many messages had been delivered when, by the system's clock."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -117,7 +117,7 @@ class Timeline:
         return (self.counts[last] - self.counts[first]) / took if took > 0 else 0.0
 
     def longest_stall_s(self, start: float, end: float) -> float:
-        """Without a delivery more."""
+        """Returns the longest time without a delivery."""
         first, last = self._at(start), self._at(end)
         since, longest = self.times[first], 0.0
         for at in range(first + 1, last + 1):
@@ -128,7 +128,7 @@ class Timeline:
 
 
 class Filling(threading.Thread):
-    """Asks for the third copy and waits for it. Another thread, for the load must go on."""
+    """Asks for the third copy and waits for it, in another thread, since the load must continue."""
 
     def __init__(self, node: Broker, policy: Policy) -> None:
         super().__init__(name="filling", daemon=True)
@@ -144,7 +144,7 @@ class Filling(threading.Thread):
 
 
 class Stages:
-    """Before, during, after: when publishing ends is for `drive` to ask."""
+    """The periods before, during and after; tells `drive` when publishing ends."""
 
     def __init__(self, filling: Filling, consumer: Consumer, seconds: float) -> None:
         self.filling, self.consumer, self.seconds = filling, consumer, seconds
@@ -165,7 +165,7 @@ class Stages:
 
 
 def refill(nodes: Sequence[Broker], way: str, messages: int, seconds: float) -> Refill:
-    """Three nodes, the clients at the first, which is master of both queues."""
+    """Runs with three nodes, the clients at the first, which is the master of both queues."""
     master = nodes[0]
     two = {"ha-mode": "nodes", "ha-params": [node.node for node in nodes[:2]], "ha-sync-mode": "automatic"}
     all_of_them = {"ha-mode": "all", "ha-sync-mode": "automatic"}

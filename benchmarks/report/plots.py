@@ -20,7 +20,7 @@ SECOND: Final = "#8a5fa8"
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
-    """Write the pictures there is something for; their files."""
+    """Writes the pictures for which there are results, and returns their files."""
     files = []
     if results.rates:
         files.append(save(_rates(results), folder / "benchmarks.png"))
@@ -60,7 +60,7 @@ def _rates(results: Results) -> Figure:
 
 
 def _bars(axes: Axes, rows: Rates, brokers: Sequence[str], unit: str) -> None:
-    """For each row a bar of each broker, with the ratio at ours."""
+    """Draws a bar of each broker for each row, with the ratio at Leveret's."""
     plain_axes(axes)
     height = 0.8 / len(brokers)
     for place, broker in enumerate(brokers):
@@ -116,7 +116,7 @@ def _mirrors(results: Results) -> Figure:
 
 
 def _curve(axes: Axes, rows: Rates, brokers: Sequence[str], title: str, unit: str) -> None:
-    """By a number, which is the name of each row."""
+    """Draws a curve by a number, which is the name of each row."""
     plain_axes(axes)
     sizes = [int(size) for size in rows]
     for broker in brokers:
@@ -206,5 +206,6 @@ def _panel(axes: Axes, title: str, unit: str, lines: Sequence[Line], results: Re
 
 
 def _amount(point: Point) -> float:
-    """How many there are of what grows: the first of a point's numbers. A logarithmic axis has no place for 0."""
+    """Returns how many there are of what grows: the first of a point's numbers. A logarithmic axis has no place for
+    0."""
     return max(1, next(iter(point.values())))

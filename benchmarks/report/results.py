@@ -1,4 +1,4 @@
-"""What one run found, as plain numbers: kept as JSON, shown as Markdown tables."""
+"""The results of one run as plain numbers: stored as JSON, shown as Markdown tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIB: Final = 1 << 20
 
 @dataclass
 class Results:
-    """All that was measured. What was left out has no entry."""
+    """Everything that was measured. What was left out has no entry."""
 
     environment: dict[str, str] = field(default_factory=dict)
     rates: dict[str, dict[str, float]] = field(default_factory=dict)  # workload → broker → messages a second
@@ -51,7 +51,7 @@ class Results:
         file.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
 
     def join(self, other: Results) -> None:
-        """Take over what the other has; where both have something, the other's holds."""
+        """Takes over the other's results; where both have something, the other's counts."""
         for each in dataclasses.fields(self):
             mine, theirs = getattr(self, each.name), getattr(other, each.name)
             if isinstance(mine, dict):
@@ -60,7 +60,7 @@ class Results:
                 mine.extend(theirs)
 
     def brokers(self) -> list[str]:
-        """Ours first, the other one where it was measured."""
+        """Returns the brokers: Leveret first, the other one if it was measured."""
         tables = [self.rates, self.spread, self.mirrored, self.members, *self.away.values(), *self.declares.values()]
         measured = {
             *self.latency,
@@ -92,7 +92,7 @@ def environment(data: Path) -> dict[str, str]:
 
 
 def filesystem(folder: Path) -> str:
-    """Its kind: in one that lives in memory, a sync costs nothing, and that should be seen."""
+    """Returns the kind of file system: on one in memory a sync costs nothing, and readers should see that."""
     mounts = Path("/proc/mounts")
     if not mounts.exists():
         return "unknown"
@@ -133,7 +133,7 @@ def _workloads(results: Results) -> str:
 
 
 def _rates(title: str, head: str, rows: Rates, results: Results) -> str:
-    """A row for each of `rows` that was measured; nothing if none was."""
+    """Returns a row for each of `rows` that was measured; nothing if none was."""
     brokers = results.brokers()
     lines = []
     for name, rates in rows.items():
@@ -151,7 +151,7 @@ def ratio(ours: float, other: float) -> str:
     return f"{ours / other:.2f}" if other else ""
 
 
-Shown = tuple[str, str, str, Callable[[float], str]]  # Field of the results, name in it, title, form.
+Shown = tuple[str, str, str, Callable[[float], str]]  # Field of the results, name in it, title, formatter.
 SINGLE: Final[tuple[Shown, ...]] = (
     ("backlog", "messages", "backlog: messages", "{:,.0f}".format),
     ("backlog", "fill_per_s", "backlog: filled, messages a second", "{:,.0f}".format),

@@ -1,4 +1,4 @@
-"""What everything is measured with: brokers as processes, cheap publishers and consumers, and the workloads.
+"""Tools of all measurements: brokers as processes, cheap publishers and consumers, and the workloads.
 
 Imports nothing else of the benchmarks.
 """

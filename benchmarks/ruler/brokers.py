@@ -1,6 +1,6 @@
-"""The brokers that are measured: each a process of its own on loopback, with a data folder that goes when it goes.
+"""The brokers that are measured: each a process of its own on loopback, with a data folder that is deleted with it.
 
-A cluster is a first node by itself and others `beside` it: they know its secret and join it when they first start.
+A cluster is a first node and others `beside` it: they have its cookie and join it when they first start.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FILL_TIMEOUT_S: Final = 600.0
 POLL_S: Final = 0.002
 COPIES_POLL_S: Final = 0.02
 ROOT: Final = Path(__file__).parent.parent.parent
-# Debian's own wrappers in the path would start them as another user, so the programs behind come first.
+# Debian's wrappers in the path would start them as another user, so the programs behind them come first.
 RABBITMQ_PROGRAMS: Final = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
 RABBITMQCTL_PROGRAMS: Final = ("/usr/lib/rabbitmq/bin/rabbitmqctl", "rabbitmqctl")
 
@@ -75,23 +75,23 @@ class Broker(ABC):
 
     @abstractmethod
     def await_copies(self, queue: str, copies: int) -> None:
-        """Until as many nodes hold all of the queue, its master among them."""
+        """Waits until that many nodes have all of the queue, including its master."""
 
     def add_copies(self, policy: Policy, queue: str, copies: int) -> tuple[float, float]:
-        """Set a policy that gives the queue more copies, and wait for them: when it was set, and when they were there,
-        in seconds of the system's clock."""
+        """Sets a policy that gives the queue more copies, and waits for them; returns when it was set and when they
+        were in sync, in seconds of the system's clock."""
         began = time.time()
         self.set_policy(policy)
         self.await_copies(queue, copies)
         return began, time.time()
 
     def pid(self) -> int:
-        """Of the process that holds the messages."""
+        """Returns the process that holds the messages."""
         assert self.process is not None
         return self.process.pid
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> float:
-        """Seconds from the start of the process to the first connection that is open."""
+        """Returns the seconds from the start of the process to the first open connection."""
         assert self.process is None
         with (self.folder / "output.log").open("ab") as output:
             began = time.perf_counter()
@@ -102,7 +102,7 @@ class Broker(ABC):
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # Ctrl-C is for the benchmark, which then stops the broker in order.
+                start_new_session=True,  # Ctrl-C is for the benchmark, which then stops the broker.
             )
         while time.perf_counter() - began < timeout_s:
             try:
@@ -121,7 +121,7 @@ class Broker(ABC):
         return (self.folder / "output.log").read_text(errors="replace")[-2_000:]
 
     def stop(self) -> float:
-        """Stop in order; the seconds it took."""
+        """Stops it in an orderly way, and returns the seconds it took."""
         if self.process is None:
             return 0.0
         began = time.perf_counter()
@@ -135,25 +135,25 @@ class Broker(ABC):
         return time.perf_counter() - began
 
     def strike(self) -> None:
-        """As kill -9, with all that it started. Returns at once; `bury` it before it is started again."""
+        """Kills it with -9, with all processes it started. Returns at once; call `bury` before it is started again."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def bury(self) -> None:
-        """Wait for the end of a process that was struck."""
+        """Waits for the end of a killed process."""
         if self.process is not None:
             self.process.wait()
             self.process = None
 
     def kill(self) -> None:
-        """For good: what it shares with nodes beside it goes too."""
+        """Kills it for good, with what it shares with nodes beside it."""
         self.strike()
         self.bury()
 
     def resident_bytes(self) -> int:
         pid = self.pid()
-        with contextlib.suppress(FileNotFoundError):  # Not every system has /proc; those have ps.
+        with contextlib.suppress(FileNotFoundError):  # Systems without /proc have ps.
             for line in Path(f"/proc/{pid}/status").read_text().splitlines():
                 if line.startswith("VmRSS:"):
                     return int(line.split()[1]) << 10
@@ -180,7 +180,8 @@ class Leveret(Broker):
         return command
 
     def environment(self) -> dict[str, str]:
-        """Settings of the shell do not reach it, and it may keep compiled bytecode, as one that is installed does."""
+        """Returns an environment without the shell's settings, in which bytecode may be kept, as in an installed
+        package."""
         return {key: value for key, value in _plain_environment().items() if key != "PYTHONDONTWRITEBYTECODE"}
 
     def set_policy(self, policy: Policy) -> None:
@@ -200,7 +201,8 @@ class Leveret(Broker):
         raise BrokerError(f"{queue} did not get {copies} copies within {FILL_TIMEOUT_S} s")
 
     def control(self, command: str, **arguments: Any) -> Any:
-        """What leveretctl would do, without starting it: a process more would take its share from what is measured."""
+        """Does what leveretctl would do, without starting it: another process would take its share of what is
+        measured."""
         asked = json.dumps({"command": command, "arguments": arguments}).encode()
         me, cookie = Identity("benchmarks", os.urandom(16)), self.cookie.read_bytes()
         try:
@@ -217,9 +219,9 @@ ON_LOOPBACK: Final = f"-kernel inet_dist_use_interface {{{HOST.replace('.', ',')
 
 
 class RabbitMQ(Broker):
-    """A node without plugins. Its epmd is its own too: one that others use, or that stays behind, is nobody's wish.
+    """A node without plugins. It has its own epmd: one that others use, or that stays behind, would disturb.
 
-    Nodes beside it share that epmd, and cannot be reached any more once it is gone.
+    Nodes beside it share that epmd, and cannot be reached once it is gone.
     """
 
     name = "rabbitmq"
@@ -287,7 +289,7 @@ class RabbitMQ(Broker):
         self.control("eval", _awaiting(queue, copies) + "Wait().", timeout_s=FILL_TIMEOUT_S)
 
     def add_copies(self, policy: Policy, queue: str, copies: int) -> tuple[float, float]:
-        """All of it in the node: rabbitmqctl takes seconds to start, and a processor while it does."""
+        """Does all of it in the node: rabbitmqctl takes seconds to start, and a processor while it does."""
         words = ("/", policy.name, policy.pattern, json.dumps(policy.definition), "0", "queues", "guest")
         setting = f"rabbit_policy:parse_set({', '.join(map(_binary, words))})"
         clock = "os:system_time(millisecond)"
@@ -336,13 +338,13 @@ class RabbitMQ(Broker):
 
 
 def _binary(text: str) -> str:
-    """As Erlang writes it."""
+    """Returns a text as an Erlang binary."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'<<"{escaped}">>'
 
 
 def _awaiting(queue: str, copies: int) -> str:
-    """Erlang that names a function `Wait`: until a queue has as many copies in sync."""
+    """Returns Erlang code that names a function `Wait`, which waits until a queue has that many copies in sync."""
     count = "length(amqqueue:get_sync_slave_pids(Q))"
     step = f"case {count} >= {copies - 1} of true -> ok; false -> timer:sleep(20), Again() end"
     lookup = f"{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r({_binary('/')}, queue, {_binary(queue)}))"
@@ -358,20 +360,20 @@ def _first_program(programs: Sequence[str]) -> str | None:
 
 
 def free_ports(count: int) -> list[int]:
-    """As many different ones: each is held until all are found."""
+    """Returns different free ports: each is held until all are found."""
     with contextlib.ExitStack() as held:
         listeners = [held.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
         return [listener.getsockname()[1] for listener in listeners]
 
 
 def installed() -> list[type[Broker]]:
-    """Leveret, and RabbitMQ if it is here."""
+    """Returns Leveret, and RabbitMQ if it is installed."""
     return [Leveret, RabbitMQ] if RabbitMQ.program() else [Leveret]
 
 
 @contextlib.contextmanager
 def prepared(kind: type[Broker], data: Path | None = None, beside: Broker | None = None) -> Iterator[Broker]:
-    """A broker that is not started yet, in a new folder under `data` (default: the system's for temporary files)."""
+    """Returns a broker that is not started yet, in a new folder under `data` (default: the system's temporary one)."""
     folder = Path(tempfile.mkdtemp(prefix=f"{kind.name}-benchmark-", dir=data))
     broker = kind(folder, beside)
     try:
@@ -383,7 +385,7 @@ def prepared(kind: type[Broker], data: Path | None = None, beside: Broker | None
 
 @contextlib.contextmanager
 def running(kind: type[Broker], data: Path | None = None) -> Iterator[Broker]:
-    """A started broker. Its data is thrown away afterwards, so it need not stop in order."""
+    """Yields a started broker. Its data is deleted afterwards, so it need not stop in an orderly way."""
     with prepared(kind, data) as broker:
         broker.start()
         yield broker
@@ -391,7 +393,7 @@ def running(kind: type[Broker], data: Path | None = None) -> Iterator[Broker]:
 
 @contextlib.contextmanager
 def cluster(kind: type[Broker], size: int, data: Path | None = None) -> Iterator[list[Broker]]:
-    """Started nodes that are one cluster, the first of which founded it. All are gone afterwards, started or not."""
+    """Yields started nodes that are one cluster, founded by the first. All are gone afterwards, started or not."""
     with contextlib.ExitStack() as started:
         nodes: list[Broker] = []
         for _ in range(size):

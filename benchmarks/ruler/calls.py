@@ -33,7 +33,7 @@ PASSIVE, NOWAIT_BIND = 1, 1
 
 
 def publish(exchange: str, key: str, body: bytes, persistent: bool, message_id: str | None = None) -> bytes:
-    """The frames of one message. With a message id it also gets headers and the usual other properties."""
+    """Returns the frames of one message. With a message id it also gets headers and the usual other properties."""
     if message_id is None:
         return amqp.publish(exchange, key, persistent, False, body, amqp.FRAME_MAX)
     properties = b"".join(
@@ -63,7 +63,7 @@ def declare(queue: str, channel: int = CHANNEL) -> bytes:
 
 
 def get(queue: str) -> bytes:
-    """Without acknowledgement."""
+    """Returns a basic.get without acknowledgement."""
     return method(BASIC_GET, b"\0\0" + short(queue) + b"\1")
 
 
@@ -87,7 +87,7 @@ class Connection(connection.Connection):
 
     @property
     def version(self) -> str:
-        """What connection.start's properties give as `version`, a long string."""
+        """Returns the `version` in the properties of connection.start, a long string."""
         mark = b"\x07versionS"
         at = self.server_properties.index(mark) + len(mark)
         (size,) = struct.unpack_from(">I", self.server_properties, at)

@@ -1,7 +1,7 @@
 """Publishers and consumers that cost next to nothing, all in one thread around one selector.
 
-Clients and broker share the machine, so every cycle a client burns is taken from the broker, and whichever broker is
-faster suffers more from it. What is done against that:
+Clients and broker share the machine, so every cycle of a client is taken from the broker, and the faster broker suffers
+more from it. Therefore:
 
 - A publisher sends blobs of messages encoded beforehand.
 - A consumer counts bytes, not messages. Names, keys and tags of one workload all have one length each, so that all its
@@ -9,9 +9,9 @@ faster suffers more from it. What is done against that:
   the division, and the result says so (`stray`).
 - One thread serves 2 or 2,000 connections; threads would contend for the interpreter.
 
-A result is only worth something if all that was sent came out again: `drive` goes on after the last publish until every
-confirm and every delivery is there, and the rate counts that time too. A broker that takes messages quickly and hands
-them out slowly gains nothing.
+A result is valid only if everything that was sent was delivered: `drive` continues after the last publish until every
+confirm and every delivery has arrived, and the rate includes that time. A broker that accepts messages quickly and
+delivers them slowly gains nothing.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ SELECT_S = 0.02
 CHECK_S = 0.005
 FINISH_S = 120.0
 
-# Deliveries are counted and thrown away, so all consumers may receive into the same place.
+# Deliveries are counted and discarded, so all consumers may receive into the same buffer.
 SCRATCH = bytearray(1 << 19)
 
 
 class Publisher(Endpoint):
-    """Sends one blob after the other, with at most `window` messages (and the blob begun) not yet confirmed."""
+    """Sends one blob after the other, with at most `window` messages (and the current blob) unconfirmed."""
 
     def __init__(self, connection: Connection, blobs: Sequence[bytes], batch: int, window: int | None) -> None:
         if window is not None:
@@ -102,7 +102,7 @@ class Consumer(Endpoint):
         super().__init__(connection)
         self.ack_every = ack_every
         self.acked = 0
-        self.delivery_bytes = 0  # Not known before the first has come.
+        self.delivery_bytes = 0  # Unknown before the first delivery.
         self.received_bytes = 0
         came, self.rest = self.rest, b""
         self.take_in(memoryview(came))
@@ -130,7 +130,7 @@ class Consumer(Endpoint):
             self.ack_all()
 
     def on_data(self, data: bytes) -> bytes:
-        return data  # It was taken in when it came.
+        return data  # It was handled when it arrived.
 
     def take_in(self, data: memoryview) -> None:
         self.received_bytes += len(data)
@@ -144,7 +144,7 @@ class Consumer(Endpoint):
         self.send_unsent()
 
     def _measure(self) -> None:
-        """Learn from the first delivery how long one is."""
+        """Learns the length of a delivery from the first one."""
         data, at, body_left = self.rest, 0, -1
         while body_left and len(data) - at >= amqp.HEAD.size:
             kind, _, size = amqp.HEAD.unpack_from(data, at)
@@ -172,7 +172,7 @@ class Driven:
     delivered: int
     expected: int
     nacked: int
-    client_cpu: float  # of one processor; near 1 it was the clients that were measured
+    client_cpu: float  # Of one processor; near 1 the clients were measured, not the broker.
     errors: list[str] = field(default_factory=list)
 
     @property
@@ -212,7 +212,7 @@ def drive(
         now = time.perf_counter()
         if now < check_at:
             continue
-        check_at = now + CHECK_S  # Looking at 2,000 endpoints after every event would cost more than the events.
+        check_at = now + CHECK_S  # Checking 2,000 endpoints after every event would cost more than the events.
         if any(endpoint.error for endpoint in endpoints):
             break
         if now < stop_at and until is not None and until():

@@ -1,4 +1,4 @@
-"""The workloads that brokers are compared by, and how one of them is run."""
+"""The workloads that brokers are compared by, and the code that runs one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchmarks.ruler.calls import Connection
 from benchmarks.ruler.load import Consumer, Driven, Publisher, drive
 
 PREFIX: Final = "benchmark"
-RICH_MESSAGES: Final = 1_000  # As many differ from each other before they repeat.
+RICH_MESSAGES: Final = 1_000  # This many messages differ from each other before they repeat.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What is published and consumed, by how many, and how far ahead of each other they may be."""
+    """What is published and consumed, by how many clients, and how far ahead publishers may be."""
 
     name: str
     about: str
@@ -36,7 +36,7 @@ class Workload:
     keys: int = 1
     bindings: int = 1
     rich: bool = False
-    queue_type: str = ""  # What the broker takes without being told.
+    queue_type: str = ""  # Empty: the broker's default.
 
     @property
     def ack_every(self) -> int:
@@ -69,7 +69,7 @@ WORKLOADS: Final = (
     ),
     Workload(
         name="rich",
-        about="as safe, with headers and an own id in each",
+        about="as safe, each with its own headers and id",
         persistent=True,
         confirm=True,
         rich=True,
@@ -106,9 +106,9 @@ WORKLOADS: Final = (
 
 @dataclass(frozen=True)
 class Places:
-    """Ports of the nodes at which queues are declared (and so live), and clients connect. Each kind takes them in turn.
+    """Ports of the nodes at which queues are declared (their homes), and clients connect. Each kind uses them in turn.
 
-    Where there are as many queues as publishers and consumers, those of one number belong together.
+    With as many queues as publishers and consumers, those of one number belong together.
     """
 
     homes: Sequence[int]
@@ -117,12 +117,12 @@ class Places:
 
 
 def run(port: int, workload: Workload, seconds: float, settle_s: float = 1.0) -> Driven:
-    """Run one workload against one node."""
+    """Runs one workload against one node."""
     return run_at(Places([port], [port], [port]), workload, seconds, settle_s)
 
 
 def run_at(places: Places, workload: Workload, seconds: float, settle_s: float = 1.0) -> Driven:
-    """Run one workload in queues of its own, which are gone afterwards."""
+    """Runs one workload in queues of its own, which are deleted afterwards."""
     queues = [f"{PREFIX}.{number:05}" for number in range(workload.queues)]
     exchange = f"{PREFIX}.{workload.exchange}" if workload.exchange else ""
     with contextlib.ExitStack() as scenes, contextlib.ExitStack() as opened:
@@ -131,7 +131,7 @@ def run_at(places: Places, workload: Workload, seconds: float, settle_s: float =
             mine = queues[number :: len(places.homes)]
             scenes.enter_context(scene(home, mine, queue_type=workload.queue_type))
         keys_of = bind_scene(admin, queues, exchange, workload)
-        time.sleep(settle_s)  # What making the scene left to do is not part of what is measured.
+        time.sleep(settle_s)  # Work left from the preparation is not part of the measurement.
         consumers = []
         for number in range(workload.consumers):
             connection = opened.enter_context(Connection(places.consume[number % len(places.consume)]))
@@ -145,7 +145,7 @@ def run_at(places: Places, workload: Workload, seconds: float, settle_s: float =
 
 
 def bind_scene(admin: Connection, queues: Sequence[str], exchange: str, workload: Workload) -> list[list[str]]:
-    """Make the bindings; the routing keys of each publisher, which take turns in case they are fewer."""
+    """Makes the bindings; returns the routing keys of each publisher, used in turn if there are fewer."""
     if workload.exchange == "fanout":
         for queue in queues:
             admin.bind(queue, exchange, "")
@@ -161,7 +161,7 @@ def bind_scene(admin: Connection, queues: Sequence[str], exchange: str, workload
 def scene(
     port: int, queues: Sequence[str], exchange: str = "", kind: str = "", queue_type: str = ""
 ) -> Iterator[Connection]:
-    """Durable queues, and an exchange if it has a name; deleted at the end."""
+    """Declares durable queues, and an exchange if it has a name; deletes them at the end."""
     with Connection(port) as admin:
         for queue in queues:
             admin.declare_queue(queue, {"x-queue-type": queue_type} if queue_type else {})
@@ -186,7 +186,7 @@ def publisher(connection: Connection, exchange: str, keys: Sequence[str], worklo
 
 
 def encode(exchange: str, keys: Sequence[str], workload: Workload) -> list[bytes]:
-    """Blobs of `batch` messages each, in which every key has its turn equally often."""
+    """Returns blobs of `batch` messages each, in which every key occurs equally often."""
     batch, body = workload.batch, b"x" * workload.body_bytes
     wanted = max(batch, len(keys), RICH_MESSAGES if workload.rich else 1)
     count = -(-wanted // batch) * batch

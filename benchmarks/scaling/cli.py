@@ -1,14 +1,13 @@
 """`python -m benchmarks.scaling`: how a cluster grows, from 3 to 50 nodes and from 100 to 100,000 queues.
 
-No machine here has fifty others beside it. What can be known without them comes in three kinds, and each table says of
-which kind it is:
+Nobody here has fifty machines. What can be known without them is of three kinds, and each table says of which:
 
 - *Measured*: the pure code with as many queues as there would be (`store`), and three real processes
   (`real`).
 - *Simulated*: the real nodes, in virtual time, each with a processor to itself whose speed is this machine's
   (`world`, `clusters`, `traffic`). Counts are exact; times hold as far as the modelled network,
   disk and kernel do. Three nodes are also run for real, and their processor time compared.
-- *Reckoned*: straight lines through what was simulated, for sizes that would take hours. Their formulas stand beside
+- *Calculated*: straight lines through the simulated figures, for sizes that would take hours. Their formulas are beside
   the tables.
 
 Results are points, rows of named numbers, as in `single.growth`. They go to `--output` as JSON and Markdown, with plots
@@ -39,14 +38,14 @@ Found = dict[str, list[Point]]
 
 PARTS: Final = ("metadata", "placement", "rebalance", "clusters", "traffic", "real")
 PLACED: Final = 10_000
-# Nodes and queues of the clusters that are run; the same number of queues for all sizes, and more for the smallest.
+# Nodes and queues of the simulated clusters; the same number of queues for all sizes, and more for the smallest.
 CLUSTERS: Final = (*((nodes, COMMON) for nodes in NODES), (3, 300), (3, 3_000), (3, 10_000))
 REAL: Final = (
     (COMMON, False),
     (COMMON, True),
     (3_000, True),
-)  # Queues, and whether their master does not lead the consensus.
-ROUNDS: Final = 5  # Of which the one counts that was disturbed least.
+)  # Queues, and whether their master is not the Raft leader.
+ROUNDS: Final = 5  # The least disturbed one counts.
 QUICK_QUEUES: Final = (100, 1_000)
 QUICK_NODES: Final = (3, 5)
 QUICK_CLUSTERS: Final = ((3, 12), (5, 20))
@@ -57,7 +56,7 @@ def tell(text: str) -> None:
 
 
 class Scaling:
-    """Runs parts, and keeps what they found."""
+    """Runs parts, and keeps their results."""
 
     def __init__(self, quick: bool, data: Path | None = None) -> None:
         self.quick, self.data = quick, data

@@ -1,7 +1,7 @@
-"""Clusters of one size after the other in virtual time, and lines through what was found of them.
+"""Simulates clusters of one size after the other, and computes lines through the results.
 
-`grown_cluster` asks one cluster everything in turn: what it costs when it is idle, what an agreement costs, where nodes
-put copies, and how long the queues of a node are without a master that was killed.
+`grown_cluster` measures one cluster: its cost when idle, the cost of agreement, the placement of copies, and how long
+the queues of a killed node have no master.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from leveret.links import frame_types
 QUEUES: Final = (100, 1_000, 10_000, 100_000)
 NODES: Final = (3, 5, 10, 20, 50)
 MEMBERS: Final = (1, 2, 3, 5)
-COMMON: Final = 1_000  # Queues, in clusters that differ in their size only.
+COMMON: Final = 1_000  # Queues in clusters that differ only in their size.
 IDLE_S: Final = 10.0
-AT_ONCE: Final = 60  # Declares under way in the whole cluster.
+AT_ONCE: Final = 60  # Declares in progress in the whole cluster.
 PLAIN: Final = 300
 SETTLE_S: Final = 3.0
 PATIENCE_S: Final = 60.0
 LOOK_S: Final = 0.01
-STRAIGHT: Final = 20  # Nodes; with more of them, a frame costs the leader more than before.
+STRAIGHT: Final = 20  # Number of nodes up to which a frame costs the leader the same.
 NET_TICKTIME_S: Final = 4.0
 
 
@@ -33,7 +33,7 @@ NET_TICKTIME_S: Final = 4.0
 
 
 def grown_cluster(nodes: int, queues: int, charged: bool = True) -> Point:
-    """Everything that is asked of a cluster of one size: idle, agreeing, with queues, and after the loss of a node."""
+    """Measures a cluster of one size: idle, with declares, with queues, and after the loss of a node."""
     plant = Plant(nodes, charged=charged)
     point: Point = {"nodes": nodes, "queues": queues}
     with metered(plant.meter):
@@ -51,7 +51,7 @@ def grown_cluster(nodes: int, queues: int, charged: bool = True) -> Point:
 
 
 def _idle(plant: Plant, name: str) -> Point:
-    """What goes over links when nobody wants anything, for each node and for the one that leads."""
+    """Measures traffic on links of an idle cluster, for each node and for the leader."""
     meter, size, leader = plant.meter, len(plant.machines), plant.leader().name
     meter.reset()
     plant.run(IDLE_S)
@@ -66,7 +66,8 @@ def _idle(plant: Plant, name: str) -> Point:
 
 
 def _agreeing(plant: Plant, queues: int) -> Point:
-    """Declares: one alone at a node that does not lead, then many at once, without mirrors and with them."""
+    """Measures declares: one at a time at a node that is not the leader, then many at once, with and without
+    mirrors."""
     meter, leader = plant.meter, plant.leader()
     away = [machine for machine in plant.machines if machine is not leader]
     at_once = max(1, AT_ONCE // len(plant.machines))
@@ -93,7 +94,7 @@ def _agreeing(plant: Plant, queues: int) -> Point:
 
 
 def _spread(plant: Plant) -> Point:
-    """Where the nodes themselves have put masters and copies."""
+    """Returns where the nodes have placed masters and copies."""
     masters: Counter[str] = Counter()
     copies: Counter[str] = Counter()
     for spec in node_of(plant.leader()).metadata.queues.values():
@@ -110,12 +111,12 @@ def _spread(plant: Plant) -> Point:
 
 
 def _loss(plant: Plant) -> Point:
-    """Kill a node that does not lead the consensus."""
+    """Kills a node that is not the Raft leader."""
     meter, leader = plant.meter, plant.leader()
     lost = next(machine for machine in plant.machines if machine is not leader)
     store = node_of(leader).metadata
     copies = sum(spec.view is not None and lost.node_name in spec.view.ring for spec in store.queues.values())
-    # What has no mirrors stays without a master until its node is back.
+    # Queues without mirrors have no master until their node is back.
     plain = [spec.name for spec in store.queues.values() if spec.view is None]
     meter.reset()
     index, began = store.index, plant.scheduler.now
@@ -140,7 +141,7 @@ def _loss(plant: Plant) -> Point:
 
 
 def model_of_real(queues: int, away: bool) -> Point:
-    """What `cross_check` does, in virtual time."""
+    """Does in virtual time what `cross_check` does."""
     plant = Plant(3, charged=True)
     with metered(plant.meter):
         plant.start()
@@ -195,15 +196,15 @@ def fitted(points: Sequence[tuple[float, float]]) -> Line:
 
 
 def leader_line(clusters: Sequence[Point], kind: str) -> Line:
-    """Microseconds of the leader's processor for a command, by the frames that all nodes send for it."""
+    """Returns microseconds of the leader's processor for a command, by the frames that all nodes send for it."""
     few = [point for point in clusters if point["nodes"] <= STRAIGHT]
     return fitted([(point[f"{kind}_frames"], point[f"{kind}_leader_us"]) for point in few])
 
 
 def loss_s(clusters: Sequence[Point], masters: float) -> float | None:
-    """Until as many queues are served that have lost their master; None: that is more than was ever run.
+    """Returns the time until that many queues with a lost master are served; None: more than was ever simulated.
 
-    Between two losses that were run it is between their times, for the curve bends: see docs/scaling.md.
+    Between two simulated losses it is between their times, since the curve bends: see docs/scaling.md.
     """
     known = sorted({point["lost_masters"]: point["served_s"] for point in clusters}.items())
     for (few, short_s), (many, long_s) in pairwise([(0.0, 0.0), *known]):
@@ -213,6 +214,7 @@ def loss_s(clusters: Sequence[Point], masters: float) -> float | None:
 
 
 def capacity(nodes: int, members: int, costs: Sequence[Point]) -> float:
-    """Messages a second of a whole cluster whose masters and mirrors are spread evenly: one processor a node."""
+    """Returns messages a second of a whole cluster with evenly spread masters and mirrors, and one processor for
+    each node."""
     of = {round(point["members"]): point for point in costs}
     return nodes * 1e6 / (of[members]["master_us"] + (members - 1) * of[members]["mirror_us"])

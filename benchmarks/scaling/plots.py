@@ -1,4 +1,4 @@
-"""What `scaling` found, as pictures."""
+"""Plots of the results of `scaling`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def draw(found: Found, folder: Path) -> list[Path]:
 
 
 def _nodes(found: Found) -> Figure:
-    """What depends on the number of nodes."""
+    """Plots what depends on the number of nodes."""
     figure = Figure(figsize=(13, 7), layout="constrained")
     panels = iter(figure.subplots(2, 3).flat)
     points = same_queues(found)
@@ -55,7 +55,7 @@ def _nodes(found: Found) -> Figure:
     _panel(next(panels), f"Copies a node, {queues}",
            [("mean", nodes, values("copies_mean")), ("most", nodes, values("copies_max"))])  # fmt: skip
     members = [round(point["members"]) for point in found["traffic"]]
-    _panel(next(panels), "Millions of messages/s, all nodes (reckoned)",
+    _panel(next(panels), "Millions of messages/s, all nodes (calculated)",
            [(f"{one} member{'s' if one > 1 else ''}", [n for n in NODES if n >= one],
              [capacity(n, one, found["traffic"]) / 1e6 for n in NODES if n >= one]) for one in members])  # fmt: skip
     for axes in figure.axes:
@@ -64,7 +64,7 @@ def _nodes(found: Found) -> Figure:
 
 
 def _queues(found: Found) -> Figure:
-    """What depends on the number of queues."""
+    """Plots what depends on the number of queues."""
     figure = Figure(figsize=(13, 3.8), layout="constrained")
     first, second, third = figure.subplots(1, 3)
     points = found["metadata"]

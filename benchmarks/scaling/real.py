@@ -1,9 +1,10 @@
-"""The same as in virtual time, once with three real processes: how far the model can be trusted.
+"""The same measurements with three real processes, to show how far the model can be trusted.
 
-Queues are declared at one node and mirrored at all three. What each of them took of a processor and of memory is read
-from /proc. Then a second node gets one publish for each queue and tells when all are confirmed: once in calm, and once
-just after the master of all of them was killed with -9. An edge holds such publishes back until there is a master, so
-the last confirm tells when the last queue is served. The three nodes and the client share this machine's processors.
+Queues are declared at one node and mirrored at all three. Processor time and memory of each node are read from /proc.
+Then a second node gets one publish for each queue, and the time until all are confirmed is measured: once without a
+fault, and once just after the master of all of them was killed with -9. The client's node holds such publishes until
+there is a master, so the last confirm shows when the last queue is served. The three nodes and the client share this
+machine's processors.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 def cross_check(queues: int, data: Path | None = None, away: bool = False) -> Point:
-    """`away`: the queues are led by another node than leads the consensus."""
+    """`away`: the queues' master is not the Raft leader."""
     with cluster(Leveret, NODES, data) as nodes:
         leader = _leader(nodes)
         master = nodes[(leader + 1) % NODES] if away else nodes[leader]
@@ -94,16 +95,17 @@ def _declare(node: Broker, names: Sequence[str]) -> float:
 
 
 class Asking:
-    """One message for each queue, published again if it is refused: what was on its way to a node that died is."""
+    """Publishes one message to each queue, and again if it is refused: what was in flight to a node that died is
+    refused."""
 
     def __init__(self, connection: Connection, names: Sequence[str]) -> None:
         self.connection, self.names = connection, names
         self.tag = 0
-        self.open: dict[int, str] = {}  # What is not answered, in the order of its tags.
+        self.open: dict[int, str] = {}  # Unanswered publishes, in the order of their tags.
         connection.select_confirms()
 
     def serve(self) -> float:
-        """Seconds until all are confirmed."""
+        """Returns the seconds until all are confirmed."""
         began = time.perf_counter()
         self._publish(self.names)
         while self.open:

@@ -1,8 +1,7 @@
-"""What metadata and placement cost as queues and nodes become more: the fold, the choice of nodes, the plan of moves.
+"""Measures metadata and placement with more queues and nodes: the store, the choice of nodes, the plan of moves.
 
 Nothing is modelled here. Each function runs the pure code that every node runs, and measures its processor time and the
-memory that Python says it allocated. A queue is mirrored over three nodes and has one binding; names have the lengths
-that names tend to have.
+memory that Python reports. A queue is mirrored over three nodes and has one binding; names have usual lengths.
 """
 
 from __future__ import annotations
@@ -40,11 +39,12 @@ def queue_name(number: int) -> str:
     return f"orders.customer.{number:06}"
 
 
-# -- The fold -------------------------------------------------------------------------------------------------------
+# -- The metadata store ---------------------------------------------------------------------------------------------
 
 
 def commands(count: int, nodes: Sequence[str]) -> tuple[list[Command], list[Command], list[Command]]:
-    """The declarations of as many queues, their bindings, and a change of the view of each: another master."""
+    """Returns the declarations of that many queues, their bindings, and a change of the view of each: another
+    master."""
     declared, bound, changed = list[Command](), list[Command](), list[Command]()
     for number in range(count):
         name = queue_name(number)
@@ -70,7 +70,7 @@ def apply_all(store: Metadata, all_of_them: Iterable[Command]) -> None:
 
 
 def timed(action: Callable[[], object]) -> float:
-    """Processor seconds of this thread, without those of the collector: a node has it run when it is idle."""
+    """Returns processor seconds of this thread, without the garbage collector: a node runs it when it is idle."""
     gc.collect()
     gc.disable()
     try:
@@ -82,7 +82,7 @@ def timed(action: Callable[[], object]) -> float:
 
 
 def metadata(count: int) -> Point:
-    """One point of the curve: so many queues."""
+    """Returns one point of the curve: that many queues."""
     declared, bound, changed = commands(count, node_names(5))
     store = fresh_store()
     point: Point = {"queues": count}
@@ -99,7 +99,7 @@ def metadata(count: int) -> Point:
 
 
 def _memory(snapshot: bytes) -> float:
-    """What a store takes that was read from its snapshot, where no name is shared with a command."""
+    """Returns the memory of a store that was read from its snapshot, in which no name is shared with a command."""
     store = Metadata()
     gc.collect()
     tracemalloc.start()
@@ -115,7 +115,8 @@ def _memory(snapshot: bytes) -> float:
 
 
 def placement(nodes: int, queues: int, locator: str) -> Point:
-    """Masters and copies a node where clients of all nodes declare in turn, every choice knowing all earlier ones."""
+    """Returns masters and copies for each node if clients of all nodes declare in turn, and each choice knows all
+    earlier ones."""
     names = node_names(nodes)
     masters, copies = Counter(dict.fromkeys(names, 0)), Counter(dict.fromkeys(names, 0))
     began = time.thread_time()
@@ -139,10 +140,10 @@ def placement(nodes: int, queues: int, locator: str) -> Point:
 
 
 def rebalance(nodes: int, queues: int, mirrored: bool = False) -> Point:
-    """A node was added to as many less one: how long is the plan in the making, and how many moves has it?
+    """Measures the plan after a node was added: how long planning takes, and how many moves it has.
 
-    Without mirrors a queue may go anywhere, and the new node gets its share. Of mirrored queues only those can be led
-    there that have a mirror there: so here each queue has three copies, dealt out over all nodes, the new one included.
+    A queue without mirrors may move anywhere, and the new node gets its share. A mirrored queue can only move to a node
+    with a mirror: so here each queue has three copies, spread over all nodes, including the new one.
     """
     names = node_names(nodes)
     states = []

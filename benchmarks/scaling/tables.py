@@ -39,7 +39,7 @@ def table(columns: Sequence[Column], points: Sequence[Point]) -> Iterator[str]:
 
 
 def number(name: str, times: float = 1.0, places: int = 0) -> Callable[[Point], str]:
-    """A column; empty where a point has no such number."""
+    """Returns a column; empty where a point has no such number."""
     return lambda point: f"{point[name] * times:,.{places}f}" if name in point else ""
 
 
@@ -129,7 +129,7 @@ def _rebalance(found: Found) -> Iterator[str]:
 
 
 def same_queues(found: Found) -> list[Point]:
-    """The clusters that differ in their size only."""
+    """Returns the clusters that differ only in their size."""
     points = found.get("clusters", [])
     common = [point for point in points if point["queues"] == COMMON]
     return common or list(points)

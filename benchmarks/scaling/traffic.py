@@ -1,8 +1,8 @@
-"""Messages through a mirrored queue in virtual time: what each costs its master, each mirror, and each hop of the ring.
+"""Messages through a mirrored queue in virtual time: the cost for the master, each mirror, and each hop of the ring.
 
-As the ruler's `safe`: persistent messages of 100 bytes, 50 in a send, 2,000 in flight, confirmed; a consumer that
+Like the workload `safe`: persistent messages of 100 bytes, 50 in a send, 2,000 in flight, confirmed; a consumer that
 acknowledges after every 500. Clients are at the master's node, and cost nothing; every node has a processor of its own.
-That is what one machine cannot show, where all copies share its processors.
+One machine cannot show that, since all copies share its processors.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Taker(Talker):
 
 
 def traffic(members: int, messages: int, costs: Costs = Costs(), charged: bool = True) -> Point:  # noqa: B008
-    """One queue with so many copies, as fast as its master goes."""
+    """Measures one queue with that many copies, at the full speed of its master."""
     plant = Plant(members, costs, charged)
     with metered(plant.meter):
         plant.start()
@@ -143,7 +143,7 @@ def traffic(members: int, messages: int, costs: Costs = Costs(), charged: bool =
 
 
 def _send(plant: Plant, loop: NodeLoop, count: int) -> float:
-    """Seconds from the first connection until all is confirmed and delivered."""
+    """Returns the seconds from the first connection until everything is confirmed and delivered."""
     began, sender, taker = plant.scheduler.now, Sender(count), Taker()
     host = plant.machines[0].name
     ends = [

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 START_S: Final = 120.0
 WINDOW_BYTES: Final = 1 << 20
 SEGMENT_BYTES: Final = 1 << 24
-LOOK_S: Final = 0.000_5  # How often it is looked at whether queues are served.
-SYNC_PARTS: Final = 1.5  # A job at the simulation's worker takes one delay before it is done, and half a one after.
-CLIENTS: Final = "clients"  # A place whose work nobody is charged for.
-PREFIX: Final = "mirrored-"  # Of the names of queues that are to have mirrors.
+LOOK_S: Final = 0.000_5  # How often is checked whether queues are served.
+SYNC_PARTS: Final = 1.5  # A job at the simulation's worker takes one delay before it is done, and half a delay after.
+CLIENTS: Final = "clients"  # A place whose work is not charged.
+PREFIX: Final = "mirrored-"  # Prefix of the names of queues that are mirrored.
 MIRRORED: Final = {"ha-mode": "exactly", "ha-params": 3, "ha-sync-mode": "automatic"}
 
 
@@ -69,15 +69,15 @@ class Meter:
         self.charged = charged
         self.writes: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
-        self.link_bytes: Counter[str] = Counter()  # Of these, those to other nodes.
+        self.link_bytes: Counter[str] = Counter()  # Those to other nodes.
         self.frames: Counter[tuple[str, int]] = Counter()
         self.busy_s: defaultdict[str, float] = defaultdict(float)
-        self.longest_s = 0.0  # Pass of any node.
-        self.extra_s = 0.0  # Modelled costs of the present pass, less what is none of the node's work.
-        self.began: float | None = None  # The present pass.
+        self.longest_s = 0.0  # The longest pass of any node.
+        self.extra_s = 0.0  # Modelled costs of the present pass, minus what is not the node's work.
+        self.began: float | None = None  # When the present pass began.
 
     def elapsed(self) -> float:
-        """How long the present pass has taken so far."""
+        """Returns how long the present pass has taken so far."""
         if not self.charged or self.began is None:
             return 0.0
         return max(time.thread_time() - self.began + self.extra_s, 0.0)
@@ -93,7 +93,7 @@ class Meter:
 
 @contextlib.contextmanager
 def metered(meter: Meter) -> Iterator[None]:
-    """While it lasts, whatever the simulation's nodes do is counted, and charged for if it is to be."""
+    """Counts everything that the simulation's nodes do, and charges it if `charged`."""
     write, deliver, send, step = Endpoint.write, Endpoint._deliver, PeerLinks.send, NodeLoop._pass
 
     def counted_write(end: Endpoint, data: bytes | bytearray | memoryview) -> None:
@@ -146,7 +146,7 @@ def metered(meter: Meter) -> Iterator[None]:
 
 @contextlib.contextmanager
 def logged_to_nowhere() -> Iterator[None]:
-    """Nodes write their logs, as they always do, and nobody reads them."""
+    """Lets nodes write their logs to nowhere."""
     logger = logging.getLogger("leveret")
     handlers, level, propagates = logger.handlers, logger.level, logger.propagate
     with open(os.devnull, "w") as nowhere:
@@ -193,7 +193,7 @@ class Plant:
         self.scheduler = Scheduler()
         self.network = EvenNetwork(self.scheduler, self.meter)
         self.failure: str | None = None
-        self.pending: dict[str, None] = {}  # Queues that have no master.
+        self.pending: dict[str, None] = {}  # Queues without a master.
         self.served_at: list[float] = []  # When they got one.
         self._looked_at: dict[str, float] = {}
         self.machines = [
@@ -220,7 +220,7 @@ class Plant:
         return None
 
     def observe(self, machine: Machine) -> None:
-        """Once in each pass of a node's loop: which queues does it serve now that had no master?"""
+        """Called once in each pass of a node's loop: records which queues without a master are now served."""
         now = self.scheduler.now + self.meter.elapsed()
         if not self.pending or now < self._looked_at.get(machine.name, 0.0) + LOOK_S:
             return
@@ -232,10 +232,11 @@ class Plant:
             self.served_at.append(now)
         self.meter.extra_s -= time.thread_time() - began
 
-    # -- For whoever measures ----------------------------------------------------------------------------------------
+    # -- For measurements --------------------------------------------------------------------------------------------
 
     def run(self, seconds: float, done: Callable[[], bool] | None = None, step_s: float | None = None) -> None:
-        """Let time go by, until something is so, if anything is asked for: every `step_s`, or as the scheduler does."""
+        """Lets time pass until a condition is true, if there is one: checked every `step_s`, or as the scheduler
+        does."""
         until = self.scheduler.now + seconds
         reached = False
         while step_s is not None and done is not None and not reached and self.scheduler.now < until:
@@ -246,7 +247,7 @@ class Plant:
             raise RuntimeError(self.failure or f"it did not come to be within {seconds} s")
 
     def start(self) -> None:
-        """All nodes, one after the other: whoever joins finds whom it asks."""
+        """Starts all nodes, one after the other, so that a joining node finds the one it asks."""
         for machine in self.machines:
             machine.start()
             self.run(START_S, lambda machine=machine: machine.serving)  # type: ignore[misc]
@@ -265,16 +266,16 @@ class Plant:
         return next(one for one in self.machines if one.alive and node_of(one).cluster.raft.is_leader)
 
     def connections(self) -> int:
-        """Of nodes with each other; each has two ends."""
+        """Returns the connections between nodes; each has two ends."""
         return len(self.network.endpoints) // 2
 
     def propose(self, machine: Machine, command: Callable[[], Command], then: Callable[[Applied], None]) -> None:
-        """At a node, in a pass of its own."""
+        """Proposes a command at a node, in a pass of its own."""
         assert machine.loop is not None
         machine.loop.call_soon(lambda: node_of(machine).broker.propose(command(), then))
 
     def agree(self, machine: Machine, command: Command) -> float:
-        """Seconds until the node that proposes it hears that it is done."""
+        """Returns the seconds until the proposing node learns that it is done."""
         began, ended = self.scheduler.now, list[float]()
         self.propose(machine, lambda: command, lambda applied: ended.append(self._now(applied)))
         self.run(60.0, lambda: bool(ended))
@@ -289,7 +290,7 @@ class Plant:
         self.run(1.0)
 
     def declare(self, count: int, at: list[EvenMachine], at_once: int, prefix: str = PREFIX) -> list[float]:
-        """Queues, dealt out to these nodes, so many at a time at each; when each was answered, from the beginning."""
+        """Declares queues, spread over these nodes, so many at a time at each; returns when each was answered."""
         began, ended = self.scheduler.now, list[float]()
 
         def chain(machine: Machine, numbers: Iterator[int]) -> None:
@@ -311,7 +312,7 @@ class Plant:
         return sorted(ended)
 
     def kill(self, machine: Machine) -> None:
-        """Its process dies; from now on it is noted when the queues that it led are served elsewhere."""
+        """Kills a node, and records when the queues whose master it was are served elsewhere."""
         specs = node_of(machine).metadata.queues.values()
         self.pending = {spec.name: None for spec in specs if spec.node == machine.node_name}
         self.served_at.clear()
@@ -324,7 +325,7 @@ def node_of(machine: Machine) -> Node:
 
 
 def declaration(node: Node, name: str) -> DeclareQueue:
-    """As a channel of that node makes it (`leveret.sessions.amqp.declare`)."""
+    """Returns the command that a channel of that node makes (`leveret.sessions.amqp.declare`)."""
     member_changes = node.broker.member_changes
     assert member_changes is not None
     home = member_changes.home("/", name, {})

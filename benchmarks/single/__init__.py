@@ -1,1 +1,1 @@
-"""What one node is measured by, beside the workloads. Imports `ruler`."""
+"""Measurements of one node, in addition to the workloads. Imports `ruler`."""

@@ -1,4 +1,4 @@
-"""What brokers are compared by besides the workloads: latency, a backlog, the start."""
+"""Further comparisons of brokers: latency, a backlog, the start."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BACKLOG: Final = Workload(
 
 @dataclass
 class Latency:
-    """Milliseconds, of a persistent message that is alone in the broker."""
+    """Milliseconds for a persistent message that is alone in the broker."""
 
     confirm_p50: float
     confirm_p99: float
@@ -33,7 +33,7 @@ class Latency:
 
 
 def latency(port: int, seconds: float, count_max: int = 5_000) -> Latency:
-    """Publish one at a time: to its confirm in the first half, to its delivery in the second."""
+    """Publishes one at a time, and measures to its confirm in the first half, to its delivery in the second."""
     queue = f"{PREFIX}.latency"
     with scene(port, [queue]), Connection(port) as sender, Connection(port) as receiver:
         message = calls.publish("", queue, b"x" * 100, persistent=True)
@@ -78,7 +78,7 @@ class Started:
 
 
 def start(broker: Broker) -> Started:
-    """A broker without data, from nothing to its first connection, and what it weighs a moment later."""
+    """Measures a broker without data, from nothing to its first connection, and its memory a moment later."""
     seconds = broker.start()
     time.sleep(IDLE_S)
     return Started(seconds, broker.resident_bytes())
@@ -123,12 +123,12 @@ def backlog(broker: Broker, messages: int, settle_s: float) -> Backlog:
 
 
 def patience_s(messages: int) -> float:
-    """How long to wait for as many: a broker slower than 4,000 a second has failed."""
+    """Returns how long to wait for that many: a broker slower than 4,000 a second has failed."""
     return 60 + messages / 4_000
 
 
 def fill(port: int, queue: str, messages: int) -> Driven:
-    """Until `messages` (rounded up to whole batches) are confirmed."""
+    """Publishes until `messages` (rounded up to whole batches) are confirmed."""
     with Connection(port) as connection:
         one = publisher(connection, "", [queue], BACKLOG)
         one.sent_max = messages
@@ -139,7 +139,7 @@ def fill(port: int, queue: str, messages: int) -> Driven:
 
 
 def drain(port: int, queue: str, messages: int) -> Driven:
-    """Until `messages` have come, with acks, and the queue is empty."""
+    """Consumes until `messages` have come, with acks, and the queue is empty."""
     with Connection(port) as connection:
         one = consumer(connection, [queue], BACKLOG)
         result = drive([], [one], seconds=0, waiting=messages, finish_s=patience_s(messages))

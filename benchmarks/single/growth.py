@@ -1,4 +1,4 @@
-"""How Leveret fares as there is more of everything: queues, connections, bindings, waiting messages.
+"""Measures Leveret with more and more queues, connections, bindings and waiting messages.
 
 Each curve is a list of points; a point is a row of named numbers. The load beside what grows stays the same, so a flat
 curve means that only what is used costs anything.
@@ -34,16 +34,16 @@ QUICK_LIMIT: Final = {"queues": 100, "connections": 100, "bindings": 10_000, "wa
 
 SAFE: Final = next(workload for workload in WORKLOADS if workload.name == "safe")
 TOPIC: Final = next(workload for workload in WORKLOADS if workload.name == "topic")
-# A bind is on disk before the next one of the same connection is looked at, so speed comes from many connections.
+# A bind is on disk before the next one of the same connection is handled, so speed comes from many connections.
 BINDERS: Final = 100
-BINDS_AT_ONCE: Final = 200  # of one connection; they fit into the buffers of its socket
+BINDS_AT_ONCE: Final = 200  # For each connection; they fit into the buffers of its socket.
 ROUTED_KEYS_MAX: Final = 10_000
 SETTLE_S: Final = 1.0
 WEIGHED_MIN: Final = 1_000
 
 
 class Growth:
-    """Measures the curves, each point for `seconds`. What went wrong is gathered in `problems`."""
+    """Measures the curves, each point for `seconds`. Errors are collected in `problems`."""
 
     def __init__(self, seconds: float, quick: bool, data: Path | None, tell: Tell) -> None:
         self.seconds, self.quick, self.data, self.tell = seconds, quick, data, tell
@@ -60,7 +60,7 @@ class Growth:
     # -- Queues and connections ----------------------------------------------------------------------------------
 
     def queues(self) -> list[Point]:
-        """`safe` with one publisher and one consumer, whose messages go round over all queues."""
+        """Runs `safe` with one publisher and one consumer, whose messages go to all queues in turn."""
         points: list[Point] = []
         with running(Leveret, self.data) as broker:
             for count in self._steps(QUEUES, "queues"):
@@ -75,7 +75,7 @@ class Growth:
         return points
 
     def idle_connections(self) -> list[Point]:
-        """`safe` beside connections that do nothing."""
+        """Runs `safe` beside idle connections."""
         points: list[Point] = []
         with running(Leveret, self.data) as broker, contextlib.ExitStack() as opened:
             empty, held = broker.resident_bytes(), 0
@@ -100,7 +100,8 @@ class Growth:
         return points
 
     def busy_connections(self) -> list[Point]:
-        """`safe` by pairs of a publisher and a consumer, each with a queue, with 2,000 messages in flight in all."""
+        """Runs `safe` with pairs of a publisher and a consumer, each with a queue, with 2,000 messages in flight in
+        all."""
         points: list[Point] = []
         with running(Leveret, self.data) as broker:
             for count in self._steps(BUSY_CONNECTIONS, "connections"):
@@ -113,7 +114,7 @@ class Growth:
     # -- Bindings ------------------------------------------------------------------------------------------------
 
     def bindings(self, kind: Literal["direct", "topic"]) -> list[Point]:
-        """One exchange that gets more and more bindings to one queue; each key matches exactly one of them."""
+        """Measures one exchange with more and more bindings to one queue; each key matches exactly one of them."""
         points: list[Point] = []
         queue, exchange = f"{PREFIX}.bindings", f"{PREFIX}.{kind}"
         with running(Leveret, self.data) as broker:
@@ -147,7 +148,7 @@ class Growth:
         return points
 
     def _route(self, port: int, queue: str, exchange: str, bound: int) -> Driven:
-        """`topic` or its like, with up to 10,000 keys from all over the bindings."""
+        """Runs a workload like `topic`, with up to 10,000 keys from all over the bindings."""
         step = max(1, bound // ROUTED_KEYS_MAX)
         keys = [routing_key(number) for number in range(0, bound, step)]
         with Connection(port) as one, Connection(port) as other:
@@ -157,7 +158,7 @@ class Growth:
     # -- Waiting messages ----------------------------------------------------------------------------------------
 
     def waiting(self) -> list[Point]:
-        """Fill a queue, lose the process, start, stop in order, start, drain. A new broker for each point."""
+        """Fills a queue, kills the process, starts, stops, starts, drains. A new broker for each point."""
         return [self._waiting(count) for count in self._steps(WAITING, "waiting")]
 
     def _waiting(self, count: int) -> Point:
@@ -190,18 +191,18 @@ class Growth:
     def _expect_waiting(self, port: int, queue: str, count: int, after: str) -> None:
         with Connection(port) as admin:
             found = admin.count_messages(queue)
-        if found < count:  # Whole batches were sent, so a few more may be there.
+        if found < count:  # Whole batches were sent, so there may be a few more.
             self.problems.append(f"after {after} {found} messages of {count} were there")
             self.tell(f"PROBLEM {self.problems[-1]}")
 
 
 def weigh(grown_bytes: int, count: int) -> Point:
-    """Memory for each of them, where there are enough to tell it from what the allocator does anyway."""
+    """Returns the memory for each of them, if there are enough to tell it from noise of the allocator."""
     return {"bytes_each": grown_bytes / count} if count >= WEIGHED_MIN else {}
 
 
 def pairs(count: int) -> Workload:
-    """`safe` shared out among as many publishers and consumers, with about the same number in flight in all."""
+    """Returns `safe` with that many publishers and consumers, with about the same number in flight in all."""
     window = max(4, SAFE.window // count)
     return dataclasses.replace(
         SAFE,
@@ -223,7 +224,7 @@ def pattern(kind: Literal["direct", "topic"], number: int) -> str:
 
 
 def bind_many(port: int, queue: str, exchange: str, kind: Literal["direct", "topic"], numbers: Sequence[int]) -> float:
-    """Binds a second, until the last is answered. Only the last of a connection's binds asks for an answer."""
+    """Returns binds a second, until the last is answered. Only the last of a connection's binds asks for an answer."""
     with contextlib.ExitStack() as opened:
         binders = [opened.enter_context(Connection(port)) for _ in range(min(BINDERS, len(numbers)))]
         began = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Contents as a client makes and reads them: a header's properties, and the tables in them.
+"""Contents as a client makes and reads them: the properties of a header, and the tables in them.
 
-As in `protocol`, nothing of the broker's codec is used: what it makes of a message on its way to the dead is read here
-with other eyes. Tables become dicts, arrays lists, and a value that no broker should send is an error of its.
+As in `protocol`, the broker's codec is not used, so that dead letters which the broker makes are read by independent
+code. Tables become dicts, arrays lists, and a value that no broker should send is an error.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _NUMBERS: Final = {"t": ">?", "b": ">b", "s": ">h", "I": ">i", "l": ">q", "d": "
 class Extras(NamedTuple):
     """The properties that a message has beside its body."""
 
-    expires_ms: int | None = None  # It has a time to live of its own.
+    expires_ms: int | None = None  # Its own expiration.
     priority: int | None = None
-    via: str = ""  # How it finds its queue; see `features.queue_features`.
-    delay_ms: int | None = None  # It comes to its queue only then; see `delays`.
+    via: str = ""  # How it reaches its queue; see `features.queue_features`.
+    delay_ms: int | None = None  # Delay before it is routed to its queue; see `delays`.
 
 
 NO_EXTRAS: Final = Extras()
 
 
 def header(size: int, persistent: bool, extras: Extras, copies: tuple[str, str] | None = None) -> bytes:
-    """A header's payload. `copies`: "CC" or "BCC", and the key that it holds."""
+    """Returns the payload of a header. `copies`: "CC" or "BCC", and the key in it."""
     flags, parts, table = 1 << 12, [bytes([2 if persistent else 1])], b""
     if copies is not None:
         name, key = copies
@@ -63,7 +63,7 @@ def header(size: int, persistent: bool, extras: Extras, copies: tuple[str, str] 
 
 
 def properties(payload: bytes) -> dict[str, Any]:
-    """Of a header's payload. Raises what Python raises if it makes no sense."""
+    """Returns the properties in a header's payload. Raises Python's own errors if it is malformed."""
     (flags,) = struct.unpack_from(">H", payload, 12)
     at = 14
     found: dict[str, Any] = {}
@@ -111,7 +111,7 @@ def _value(kind: str, data: bytes, at: int) -> tuple[Any, int]:
 
 
 def entry(name: str, value: object) -> bytes:
-    """A table's entry: a text, a number or a switch."""
+    """Returns an entry of a table: a text, a number or a boolean."""
     head = bytes([len(name)]) + name.encode()
     if isinstance(value, bool):
         return head + b"t" + bytes([value])
@@ -122,6 +122,7 @@ def entry(name: str, value: object) -> bytes:
 
 
 def number_of(content: bytes) -> int:
-    """Of a message of a simulated client, as queues hold it: a frame with its header, then those with its body."""
+    """Returns the number of a simulated client's message in the form in which queues hold it: a header frame, then
+    body frames."""
     body_at = int.from_bytes(content[3:7], "big") + 15
     return int(content[body_at : body_at + 20].partition(b" ")[0])

@@ -1,7 +1,7 @@
-"""AMQP 0-9-1 as a client speaks it, written down once more.
+"""AMQP 0-9-1 as a client speaks it, implemented a second time.
 
-The broker's own codec is under test, so nothing of it is used here. Only what the simulated clients say and hear is
-known; anything else that comes is an error of the broker.
+The broker's own codec is under test, so it is not used here. Only the methods of the simulated clients are known;
+anything else that arrives is an error of the broker.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _HEAD: Final = struct.Struct(">BHI")
 
 
 class Malformed(AssertionError):
-    """The broker sent what no client understands."""
+    """The broker sent something that no client understands."""
 
 
 class Received(NamedTuple):
@@ -132,14 +132,14 @@ def content(
     extras: Extras = NO_EXTRAS,
     copies: tuple[str, str] | None = None,
 ) -> bytes:
-    """Header and body frames."""
+    """Returns header and body frames."""
     header = contents.header(len(body), persistent, extras, copies)
     pieces = [body[at : at + piece] for at in range(0, len(body), piece)]
     return frame(HEADER, channel, header) + b"".join(frame(BODY, channel, one) for one in pieces)
 
 
 def true_entry(name: str) -> bytes:
-    """A table's entry that says yes."""
+    """Returns an entry of a table with the value true."""
     return bytes([len(name)]) + name.encode() + b"t\x01"
 
 
@@ -155,7 +155,7 @@ class Reader:
         self._contents: dict[int, tuple[str, tuple[Any, ...], bytes | None, list[bytes], int]] = {}
 
     def receive(self, data: bytes) -> Iterator[Received | None]:
-        """None stands for a heartbeat."""
+        """Returns the methods in these bytes; None stands for a heartbeat."""
         buffer = self._buffer
         buffer += data
         at = 0

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from simulation.checkers.ledger import Ledger
 
 STEP_S: Final = 0.1
-SLACK_S: Final = 1.2  # A second, and what it takes to look at the clock and to write.
+SLACK_S: Final = 1.2  # A second, and the time to check the clock and to write.
 
 
 def _unanswered(channel: Channel) -> Iterable[Pending]:
-    """Publishes that wait for a confirm, or for which a commit waits."""
+    """Returns publishes that wait for a confirm, or for which a commit waits."""
     if channel.session.confirms is not None:
         return channel.session.confirms.open
     return () if channel.transaction is None else channel.transaction.unsafe
@@ -38,9 +38,9 @@ class AnswerChecker:
     def __init__(self, fail: Callable[[str], None], clock: Callable[[], float]) -> None:
         self.fail = fail
         self.clock = clock
-        self.awake: dict[str, float] = {}  # By node: for how long it has been at work,
-        self.seen: dict[str, float] = {}  # and when it was last seen to be.
-        self.since: dict[str, dict[Pending, float]] = {}  # What has no answer, by node.
+        self.awake: dict[str, float] = {}  # By node: how long it has been running,
+        self.seen: dict[str, float] = {}  # By node: when it was last seen running.
+        self.since: dict[str, dict[Pending, float]] = {}  # By node: since when publishes have no answer.
         self.longest_s = 0.0
 
     def on_started(self, name: str) -> None:
@@ -69,7 +69,7 @@ class AnswerChecker:
 
     @staticmethod
     def kept(ledger: Ledger) -> tuple[int, int]:
-        """How many publishes were refused, and how many of these came out of their queues."""
+        """Returns how many publishes were refused, and how many of these were in their queues all the same."""
         refused = [one for one in ledger.messages.values() if one.state == "nacked"]
         return len(refused), sum(bool(one.deliveries) for one in refused)
 

@@ -44,7 +44,7 @@ class Trade:
 
 
 class BrokerFeaturesChecker(MessageChecker):
-    """Checks a run with all that is in `features.broker_features`."""
+    """Checks a run with everything in `features.broker_features`."""
 
     def __init__(
         self, fail: Callable[[str], None], note: Callable[[str, str], None], clock: Callable[[], float]
@@ -52,10 +52,10 @@ class BrokerFeaturesChecker(MessageChecker):
         super().__init__(fail, note, clock)
         self.streams = StreamChecker(self, fail)
         self.limits = LimitsChecker(fail, self.is_disturbed)
-        self.returns: dict[int, list[float]] = {}  # By message number: when it was known to be back.
-        self.ends: dict[str, list[float]] = {}  # By queue: when channels ended that may have got something.
+        self.returns: dict[int, list[float]] = {}  # By message number: when it was known to be requeued.
+        self.ends: dict[str, list[float]] = {}  # By queue: when channels ended that may have got a delivery.
         self.trades: list[Trade] = []
-        self.acks: set[int] = set()  # Of messages that were acknowledged outside of transactions.
+        self.acks: set[int] = set()  # Messages that were acknowledged outside of transactions.
         self.delayed = self.counted = self.answers = 0
 
     # -- Streams have rules of their own -------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class BrokerFeaturesChecker(MessageChecker):
             self.acks.add(trade.taken.number)
 
     def on_committing(self, trades: list[Trade]) -> None:
-        """From now on it may be done, whether anybody hears of it or not."""
+        """From now on the commit may happen, whether a client hears of it or not."""
         for trade in trades:
             trade.taken.acked = True
 
@@ -147,7 +147,7 @@ class BrokerFeaturesChecker(MessageChecker):
         return message.extras.delay_ms is not None
 
     def due_at(self, message: Message) -> float:
-        """By the clock that has gone ahead most."""
+        """Returns the due time by the clock that is furthest ahead."""
         return message.published_at + ((message.extras.delay_ms or 0) - self.skew_ms) / 1000 - ROUNDING_S
 
     def _check_delay(self, message: Message, delivery: Delivery) -> None:
@@ -218,7 +218,7 @@ class MirroredBrokerFeaturesChecker(BrokerFeaturesChecker, MirroredMessageChecke
     """The same for mirrored queues."""
 
     def on_confirmed(self, message: Message, at: float) -> None:
-        """Of what is delayed, its hidden queue says that it is safe."""
+        """A delayed message is confirmed by its hidden queue."""
         if not self.is_delayed(message):
             super().on_confirmed(message, at)
             return

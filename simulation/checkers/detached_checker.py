@@ -1,4 +1,4 @@
-"""Checks what one of two nodes does by itself while it is cut off: see `scenarios.detached`."""
+"""Checks what one of two nodes delivers by itself while it is cut off: see `scenarios.detached`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from simulation.checkers.ledger import Delivery, Ledger, Message
 
-GRACE_S: Final = 0.03  # Nodes are looked at once in each pass of their loops.
+GRACE_S: Final = 0.03  # Nodes are observed once in each pass of their loops.
 
 
 class DetachedChecker:
@@ -17,9 +17,10 @@ class DetachedChecker:
 
     def __init__(self, fail: Callable[[str], None]) -> None:
         self.fail = fail
-        self.spans: dict[tuple[str, str], list[list[float]]] = {}  # By node and queue: from when to when it served.
-        self.kept: dict[int, tuple[str, float]] = {}  # By message: who was told that it is done with, and when.
-        self.heard: set[int] = set()  # Of these, the ones whose master knows.
+        # By node and queue: periods in which it delivered from its copy.
+        self.spans: dict[tuple[str, str], list[list[float]]] = {}
+        self.kept: dict[int, tuple[str, float]] = {}  # By message: at which node it was acknowledged, and when.
+        self.heard: set[int] = set()  # Those of `kept` that the master knows.
         self.delivered = 0
 
     def on_serving(self, node: str, queue: str, serves: bool, now: float) -> None:
@@ -43,11 +44,11 @@ class DetachedChecker:
                 self.fail(f"{message} came from the copy of {delivery.node} without a mark")
         if message.number in self.heard and message.settled_at is not None:
             if not self.is_of_copy(delivery) and delivery.written_at <= message.settled_at:
-                message.settled_at = None  # It was out with somebody else.
+                message.settled_at = None  # It was unacknowledged at another client.
                 self.heard.discard(message.number)
 
     def on_kept(self, message: Message, delivery: Delivery, at: float) -> None:
-        """The node has all that its client said of a delivery on its disk."""
+        """The node has its client's acknowledgements of a delivery on disk."""
         span = self.served(delivery.node, delivery.queue, delivery.written_at)
         is_old = message.confirmed_at is not None and span is not None and message.confirmed_at < span[0]
         if is_old and span is not None and span[0] <= at < span[1]:

@@ -35,17 +35,17 @@ from simulation.checkers.detached_checker import DetachedChecker
 
 @dataclass(slots=True)
 class Delivery:
-    """A message on its way to a client."""
+    """A delivery to a client."""
 
     queue: str
     number: int
-    consumer: str  # Who got it; "" for basic.get.
-    node: str  # Through whom.
+    consumer: str  # The consumer; "" for basic.get.
+    node: str  # The node that the client is connected to.
     redelivered: bool
     written_at: float
     body: bytes = b""
     properties: dict[str, Any] = field(default_factory=dict)
-    asked_at: float | None = None  # When a client asked for it with basic.get: its way was settled then.
+    asked_at: float | None = None  # When a client asked for it with basic.get: its way was decided then.
 
 
 @dataclass(slots=True)
@@ -60,12 +60,12 @@ class Message:
     body: bytes = b""
     state: str = "sent"  # confirmed, nacked, returned
     confirmed_at: float | None = None
-    sent_at: float = 0.0  # Last, while it was not confirmed: what came before may have been lost.
-    acked: bool = False  # Somebody said so; whether it was heard is another question.
-    settled_at: float | None = None  # From here on it must not be delivered.
+    sent_at: float = 0.0  # The last time, while it was not confirmed: earlier copies may have been lost.
+    acked: bool = False  # A client acknowledged it; whether the broker got that is not known.
+    settled_at: float | None = None  # From this time on it must not be delivered.
     deliveries: list[Delivery] = field(default_factory=list)
     extras: Extras = NO_EXTRAS
-    rejected: bool = False  # Somebody said so, of a message whose queue has a place for such.
+    rejected: bool = False  # A client rejected it, and its queue dead-letters.
 
     def __str__(self) -> str:
         return f"message {self.number} of {self.queue}"
@@ -76,14 +76,14 @@ class QueueFacts:
     """What the world knows about a queue."""
 
     name: str
-    owner: str | None = None  # The node that has it; None: it has been here and there.
-    declared: bool = False  # For good, and a client was told so.
-    moves: list[list[float]] = field(default_factory=list)  # From when to when it was being moved.
-    lost: bool = False  # Its node's disk is gone, or it was purged or deleted: nothing is promised about what was in.
+    owner: str | None = None  # The home; None if the queue has moved.
+    declared: bool = False  # Durable, and a client was told so.
+    moves: list[list[float]] = field(default_factory=list)  # Periods in which it was being moved.
+    lost: bool = False  # Its node's disk is lost, or it was purged or deleted: nothing is promised about its messages.
 
 
-SILENCE_S: Final = 5.0  # For which a link has been silent when it counts as lost.
-MOVED_S: Final = 10.0  # After a move, until everybody knows of it.
+SILENCE_S: Final = 5.0  # How long a link has been silent when it counts as lost.
+MOVED_S: Final = 10.0  # Time after a move until every node knows of it.
 
 
 class Ledger:
@@ -102,8 +102,8 @@ class Ledger:
         self.crashes: list[tuple[float, str]] = []
         self.downs: dict[tuple[str, str], list[float]] = {}  # When a link went down, by its two nodes in order.
         self.seen: dict[tuple[str, str], int] = {}  # The last number of a stream that a consumer got.
-        self.spooled: dict[int, float] = {}  # What nodes kept, and when it was first sent on (inf: it was not yet),
-        self.under_way: dict[int, float] = {}  # and when it was last seen to be on its way.
+        self.spooled: dict[int, float] = {}  # Spooled messages, and when each was first sent on (inf: not yet).
+        self.under_way: dict[int, float] = {}  # When a spooled message was last seen in flight.
         self.redelivered = 0
         self.late = 0
         self.apart = DetachedChecker(fail)
@@ -121,7 +121,7 @@ class Ledger:
         self.crashes.append((at, node))
 
     def on_wiped(self, node: str) -> None:
-        """Its disk is gone, and its queues will go too when the others forget it."""
+        """A disk is lost, and its queues are lost when the others forget the node."""
         for facts in self.queues.values():
             if facts.owner in (None, node):
                 facts.lost, facts.declared = True, False
@@ -130,11 +130,11 @@ class Ledger:
         self.downs.setdefault((min(a, b), max(a, b)), []).append(at)
 
     def may_be_missing(self, queue: str, inaccessible: bool) -> bool:
-        """Whether a node may say that it does not know the queue, or that it is on a node that is not there."""
+        """Returns whether a node may answer that it does not know the queue, or that the queue's node is down."""
         return not self.queue(queue).declared or (inaccessible and self.is_disturbed())
 
     def on_moving(self, queue: str) -> Callable[[], None]:
-        """A queue is being moved, until what is returned is called."""
+        """A queue is being moved, until the returned function is called."""
         facts = self.queue(queue)
         facts.owner = None
         span = [self.clock(), float("inf")]
@@ -146,11 +146,11 @@ class Ledger:
         return over
 
     def in_hand(self, deliveries: Iterable[Delivery], queue: str, node: str) -> int:
-        """How many of the messages that a consumer has in hand count for its prefetch."""
+        """Returns how many unacknowledged messages of a consumer count for its prefetch."""
         return sum(1 for _ in deliveries)
 
     def on_disturbed(self, until: float) -> None:
-        """Something is done to the world that may cost a connection until then."""
+        """A fault may close connections until then."""
         self.disturbed_until = max(self.disturbed_until, until)
 
     def is_disturbed(self) -> bool:
@@ -160,18 +160,19 @@ class Ledger:
         self.spooled.setdefault(number, float("inf"))
 
     def on_sent_on(self, number: int, at: float) -> None:
-        """What was kept is on its way to its queue."""
+        """A spooled message is sent on to its queue."""
         self.spooled[number] = min(self.spooled[number], at)
         self.under_way[number] = at
 
     def entered_at(self, message: Message) -> float:
-        """Before that it was not in its queue. A node may have died before it was seen that it sent something on."""
+        """Returns the time before which the message was not in its queue. A node may have died before it was seen
+        that it sent something on."""
         at = self.spooled.get(message.number, message.published_at)
         return message.published_at if at == float("inf") else at
 
     def came_by(self, message: Message) -> float:
-        """When it was in its queue, if it ever was and is confirmed. If a node fell just when it sent on what it had
-        kept, nobody saw it."""
+        """Returns when the message was in its queue, if it was and is confirmed. If a node died just when it sent on
+        its spool, nobody saw it."""
         assert message.confirmed_at is not None
         if message.number not in self.spooled:
             return message.confirmed_at
@@ -193,35 +194,35 @@ class Ledger:
         message.state, message.confirmed_at = "confirmed", at
 
     def message_of(self, queue: str, number: int) -> Message | None:
-        """What a queue has under this number."""
+        """Returns the message that a queue has under this number."""
         return self.messages.get(number)
 
     def on_acked(self, delivery: Delivery, how: str = "ack") -> None:
-        """Its client is done with it, in one way or the other."""
+        """A client acknowledged or rejected it."""
         self.messages[delivery.number].acked = True
 
     def on_settled(self, delivery: Delivery, at: float) -> None:
-        """The acknowledgement of a delivery was synced, if the queue's node heard it at all."""
+        """The acknowledgement of a delivery was synced, if the queue's node received it at all."""
         message = self.message_of(delivery.queue, delivery.number)
         assert message is not None
         if message.settled_at is None and self.was_heard(message, delivery, at):
             message.settled_at = at
 
     def on_kept(self, delivery: Delivery, at: float) -> None:
-        """The acknowledgement of a delivery is on the disk of the node that it was made to, by way of which it came."""
+        """The acknowledgement of a delivery is on the disk of the client's node."""
         message = self.message_of(delivery.queue, delivery.number)
         assert message is not None
         self.apart.on_kept(message, delivery, at)
 
     def was_heard(self, message: Message, delivery: Delivery, at: float) -> bool:
-        """Whether what a client said of a delivery was heard for sure, when something behind it was confirmed."""
+        """Returns whether the broker certainly received an acknowledgement, since a later publish was confirmed."""
         return not self._is_late(message.queue, delivery.node, self.entered_at(message), at)
 
     def on_returned(self, delivery: Delivery, at: float) -> None:
-        """As `on_settled`, for what was given back."""
+        """Like `on_settled`, for requeued messages."""
 
     def on_channel_ended(self, queue: str, may_miss: bool) -> None:
-        """A channel has ended that got messages of this queue. `may_miss`: some may have been on their way to it."""
+        """A channel that got messages of this queue has ended. `may_miss`: deliveries may have been in flight to it."""
 
     def on_delivered(self, delivery: Delivery) -> None:
         message = self.message_of(delivery.queue, delivery.number)
@@ -259,18 +260,20 @@ class Ledger:
             )
 
     def _may_not_know(self, message: Message, delivery: Delivery) -> bool:
-        """Whether the acknowledgement was made at another node since this one, which serves by itself, was cut off."""
+        """Returns whether the message was acknowledged at another node after this one, which serves by itself, was
+        cut off."""
         downs = [at for pair, times in self.downs.items() if delivery.node in pair for at in times]
         lost_at = max((at for at in downs if at <= delivery.written_at), default=float("inf"))
         assert message.settled_at is not None
         return self.apart.is_of_copy(delivery) and message.settled_at > lost_at - SILENCE_S
 
     def may_come_back(self, message: Message, at: float) -> bool:
-        """Whether the acknowledgement of a message may be lost, though it was synced."""
+        """Returns whether the acknowledgement of a message may be lost, though it was synced."""
         return False
 
     def lane(self, message: Message) -> str | None:
-        """Messages with the same one come in the order in which they were published; None: with no other."""
+        """Returns a key: messages with the same key are delivered in the order of their publishing. None: with no
+        other."""
         return message.stream
 
     def _check_order(self, message: Message, delivery: Delivery) -> None:
@@ -285,7 +288,7 @@ class Ledger:
 
     def _check_flag(self, message: Message, delivery: Delivery) -> None:
         for other in message.deliveries:
-            # A client that closes gets what was published before, and at the same moment another gets it, marked.
+            # A client that is closing gets a delivery at the moment at which another gets the same message, marked.
             first, second = sorted((other, delivery), key=lambda one: (one.written_at, one.redelivered))
             at_home = first.node == self.queue(message.queue).owner
             since = first.written_at if at_home else message.published_at  # It left the queue's node before that.
@@ -300,7 +303,7 @@ class Ledger:
         return any(since <= at <= until and owner in (None, node) for at, node in self.crashes)
 
     def _is_late(self, queue: str, node: str, since: float, until: float) -> bool:
-        """Whether what passes between a queue and a node may belong to what both have left behind."""
+        """Returns whether what passes between a queue and a node may belong to an earlier link or master."""
         facts = self.queue(queue)
         owner = facts.owner
         if any(since <= end and start <= until for start, end in facts.moves):
@@ -316,7 +319,7 @@ class Ledger:
     # -- The end -------------------------------------------------------------------------------------------------
 
     def owed(self, queue: str) -> set[int]:
-        """What must still be in a queue."""
+        """Returns what must still be in a queue."""
         facts = self.queue(queue)
         if facts.lost:
             return set()
@@ -328,11 +331,11 @@ class Ledger:
         }
 
     def may_be_lost(self, message: Message) -> bool:
-        """Whether somebody asked for a way of keeping messages that allows it."""
+        """Returns whether the queue's replication mode allows losses."""
         return False
 
     def on_drained(self, queue: str, numbers: list[int]) -> None:
-        """All that is in a queue, in its order, after everything was healed."""
+        """Gets everything that is in a queue, in its order, after everything was healed."""
         facts = self.queue(queue)
         missing = sorted(self.owed(queue) - set(numbers))
         if missing:
@@ -355,18 +358,18 @@ class Ledger:
                 self.fail(f"{message} is still there, though its acknowledgement was synced")
 
     def takes_turns(self, queue: str) -> bool:
-        """Whether consumers may have to wait until another one goes."""
+        """Returns whether consumers may have to wait for another one to end."""
         return False
 
     def may_be_twice(self, queue: str, number: int) -> bool:
         return False
 
     def unaccounted(self, found: dict[str, list[int]]) -> list[Message]:
-        """Messages that must be somewhere, and are not in what was found in queues."""
+        """Returns messages that must be somewhere, and were not found in queues."""
         return []
 
     def on_all_drained(self, found: dict[str, list[int]]) -> None:
-        """What was in all of the queues."""
+        """Gets what was in all queues."""
 
     def summary(self) -> str:
         states = [message.state for message in self.messages.values()]

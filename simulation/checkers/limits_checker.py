@@ -21,11 +21,11 @@ class LimitsChecker:
     def __init__(self, fail: Callable[[str], None], is_disturbed: Callable[[], bool]) -> None:
         self.fail = fail
         self.is_disturbed = is_disturbed
-        self.queues: set[str] = set()  # Declared for sure, and nobody has tried to delete them.
+        self.queues: set[str] = set()  # Queues that exist for certain, and that nobody has tried to delete.
         self.refused = self.accepted = 0
 
     def on_taken(self, node: str, there: int) -> None:
-        """A node has taken a connection. `there`: how many of those that it took are open still."""
+        """A node has accepted a connection. `there`: how many of its connections are still open."""
         self.accepted += 1
         if there > CONNECTIONS_MAX and not self.is_disturbed():
             self.fail(f"{node} has {there} connections in a vhost that may have {CONNECTIONS_MAX}")
@@ -42,12 +42,12 @@ class LimitsChecker:
         self.queues.discard(queue)
 
     def on_known(self, node: str, queues: set[str], may_be_lost: bool) -> None:
-        """What a node knows, in the end. `may_be_lost`: with a disk, queues are."""
+        """Checks what a node knows in the end. `may_be_lost`: queues may be lost with a disk."""
         if len(queues) > QUEUES_MAX or (not self.queues <= queues and not may_be_lost):
             self.fail(f"{node} knows of {sorted(queues)}; {sorted(self.queues)} were declared, {QUEUES_MAX} at most")
 
     def on_room(self, what: str, taken: int, limit: int) -> None:
-        """In the end, so many were let in."""
+        """Checks how many connections were accepted in the end."""
         if taken != limit:
             self.fail(f"{taken} {what} were let in when all was quiet; the limit is {limit}")
 

@@ -32,10 +32,10 @@ from simulation.checkers.mirror_checker import GRACE_S, MirroredLedger
 from simulation.core.machine import WALL_MS
 from simulation.features.queue_features import DEAD_LETTER_QUEUE, NOWHERE, PLAIN, Features
 
-HOME_MS: Final = 50  # From when a queue hands something out until its own node has written it.
-AWAY_MS: Final = 1_000  # And another node,
-DISTURBED_MS: Final = 25_000  # when links are slow, or cut for a while without being lost.
-AWAY_S: Final = 60.0  # After a link was lost, until it is back for sure.
+HOME_MS: Final = 50  # From the delivery in the queue until its own node has written it.
+AWAY_MS: Final = 1_000  # The same, through another node.
+DISTURBED_MS: Final = 25_000  # The same, when links are slow, or cut for a while without being lost.
+AWAY_S: Final = 60.0  # Time after a link was lost until it is back for certain.
 
 
 class MessageChecker(Ledger):
@@ -46,12 +46,12 @@ class MessageChecker(Ledger):
     ) -> None:
         super().__init__(fail, note, clock)
         self.features: dict[str, Features] = {}
-        self.letters: dict[int, Message] = {}  # What came out of the queue of the dead, by number.
+        self.letters: dict[int, Message] = {}  # Messages from the dead-letter queue, by number.
         self.drained: dict[str, set[int]] = {}  # What was found in queues in the end.
-        self.turns: dict[str, list[tuple[float, Delivery]]] = {}  # Of queues with a single active consumer.
+        self.turns: dict[str, list[tuple[float, Delivery]]] = {}  # Deliveries of queues with a single active consumer.
         self.skews = [0, 0]  # The lowest and the highest of all clocks.
-        self.ages = 0  # How many were looked at that have a time to live,
-        self.reasons: dict[str, int] = {}  # and of how many letters.
+        self.ages = 0  # How many messages with a TTL were checked.
+        self.reasons: dict[str, int] = {}  # How many dead letters were checked, by reason.
 
     def features_of(self, queue: str) -> Features:
         return self.features.get(queue, PLAIN)
@@ -67,10 +67,10 @@ class MessageChecker(Ledger):
         return self.skews[1] - self.skews[0]
 
     def has_failed(self) -> bool:
-        """Something was done to the world, at some time."""
+        """Returns whether there was any fault so far."""
         return self.disturbed_until > 0
 
-    # -- Letters are messages of their own -----------------------------------------------------------------------
+    # -- Dead letters are messages of their own -------------------------------------------------------------------
 
     def message_of(self, queue: str, number: int) -> Message | None:
         message = self.messages.get(number)
@@ -97,7 +97,7 @@ class MessageChecker(Ledger):
             message.acked = True
 
     def on_settled(self, delivery: Delivery, at: float) -> None:
-        """What was rejected is settled when its letter is safe, whenever that is."""
+        """A rejected message is settled when its dead letter is safe, whenever that is."""
         message = self.message_of(delivery.queue, delivery.number)
         assert message is not None
         if not message.rejected:
@@ -127,7 +127,7 @@ class MessageChecker(Ledger):
             super()._check_flag(message, delivery)
 
     def lane(self, message: Message) -> str | None:
-        """Messages of which none overtakes the other. Those that die do so in any order."""
+        """Returns a key: messages with the same key stay in order. Dead letters have no order."""
         if self.is_letter(message):
             return None
         levels = self.features_of(message.queue).priorities
@@ -147,7 +147,7 @@ class MessageChecker(Ledger):
             self.fail(f"{message} was published with {expected}, and came with {came}")
 
     def _check_age(self, message: Message, delivery: Delivery) -> None:
-        """What is too old is not handed out any more."""
+        """Checks that expired messages are not delivered."""
         ttl_ms = self.features_of(message.queue).ttl_of(message.extras.expires_ms)
         if ttl_ms is None or message.confirmed_at is None:
             return
@@ -161,7 +161,7 @@ class MessageChecker(Ledger):
             )
 
     def _is_home(self, delivery: Delivery) -> bool:
-        """Whether it was written by the node that has the queue."""
+        """Returns whether the queue's own node wrote it."""
         return self.queue(delivery.queue).owner == delivery.node
 
     def _check_letter(self, message: Message, delivery: Delivery) -> None:
@@ -182,7 +182,7 @@ class MessageChecker(Ledger):
             self.fail(f"the letter of {message} says that it was {reason}, {problem}")
         expected = _expected(message)
         expected.pop("expiration", None)
-        copies = expected.pop("headers", {})  # The letter has a key of its own, and needs no copies.
+        copies = expected.pop("headers", {})  # The dead letter has its own routing key, and needs no CC.
         via = message.extras.via
         said: dict[str, Any] = {
             "reason": reason, "queue": message.queue, "time": time_s, "count": 1,
@@ -196,7 +196,7 @@ class MessageChecker(Ledger):
             self.fail(f"the letter of {message} has {properties} and {headers}; expected were {expected}, {said}")
 
     def _problem_of(self, message: Message, features: Features, reason: str, time_s: int) -> str | None:
-        """Why it cannot be."""
+        """Returns what is wrong with a dead letter."""
         if reason == "expired":
             ttl_ms = features.ttl_of(message.extras.expires_ms)
             if ttl_ms is None:
@@ -218,7 +218,7 @@ class MessageChecker(Ledger):
     # -- Reasons to leave ----------------------------------------------------------------------------------------
 
     def may_have_left(self, message: Message) -> bool:
-        """Whether there is a reason for which it may not be in its queue any more."""
+        """Returns whether there is a reason for which the message may have left its queue."""
         features = self.features_of(message.queue)
         ttl_ms = features.ttl_of(message.extras.expires_ms)
         if ttl_ms is not None and (self.clock() - message.published_at) * 1000 + self.skew_ms >= ttl_ms:
@@ -226,16 +226,16 @@ class MessageChecker(Ledger):
         return message.rejected or (features.overflow == "drop-head" and self._may_be_too_many(message, features))
 
     def _may_be_too_many(self, message: Message, features: Features) -> bool:
-        """Whether so many came behind it that it had to go."""
+        """Returns whether so many messages came after it that it had to be dropped."""
         if features.max_length is None and features.max_bytes is None:
             return False
         behind, size = 0, len(message.body)
         for other in self.messages.values():
             if other.queue != message.queue or other is message or other.state == "returned":
                 continue
-            # With priorities, those may come behind that were there before.
+            # With priorities, earlier messages may be behind it.
             came_later = other.confirmed_at is None or other.confirmed_at >= message.published_at
-            came_later = came_later or other.number in self.spooled  # It was somewhere else at first.
+            came_later = came_later or other.number in self.spooled  # It was spooled at first.
             if came_later or features.priorities:
                 behind += 1
                 size += len(other.body)
@@ -260,8 +260,8 @@ class MessageChecker(Ledger):
             self.fail(f"{len(numbers)} messages are in {queue}, whose limit is {features.max_length}")
 
     def unaccounted(self, found: dict[str, list[int]]) -> list[Message]:
-        """Those that have left for a reason, and are neither with the dead nor where they were. `found`: what is in
-        queues now."""
+        """Returns messages that left for a reason, and are neither dead-lettered nor in their queue. `found`: what
+        is in queues now."""
         if self.queue(DEAD_LETTER_QUEUE).lost:
             return []
         there = {queue: {*self.drained.get(queue, ()), *numbers} for queue, numbers in found.items()}
@@ -275,7 +275,7 @@ class MessageChecker(Ledger):
         ]
 
     def _may_be_refused(self, message: Message) -> bool:
-        """Whether the letter of a message may have been given up."""
+        """Returns whether the dead letter of a message may have been refused and dropped."""
         if self.features_of(DEAD_LETTER_QUEUE).max_length is not None:
             return True
         downs = [at for times in self.downs.values() for at in times]
@@ -295,8 +295,8 @@ class MessageChecker(Ledger):
         self.turns.clear()
 
     def _check_turns(self, queue: str, turns: list[tuple[float, Delivery]]) -> None:
-        """Whoever has lost his turn has lost it."""
-        since: dict[str, float] = {}  # The last that each has got.
+        """Checks that a consumer that lost single active status gets no messages again."""
+        since: dict[str, float] = {}  # The last delivery to each consumer.
         now = ""
         for at, delivery in turns:
             who = delivery.consumer
@@ -307,7 +307,7 @@ class MessageChecker(Ledger):
             since[who] = at
 
     def _may_change(self, queue: str, node: str, since: float, until: float) -> bool:
-        """Whether the turns may have begun anew."""
+        """Returns whether another consumer may have become active."""
         return self._is_late(queue, node, since, until) or self._crashed(queue, since, until)
 
     def summary(self) -> str:
@@ -334,7 +334,7 @@ class MirroredMessageChecker(MessageChecker, MirroredLedger):
 
 
 def _expected(message: Message) -> dict[str, Any]:
-    """The properties of a message, as it was published and must be delivered."""
+    """Returns the properties of a message as published, which must be delivered unchanged."""
     extras = message.extras
     expected: dict[str, Any] = {"delivery_mode": 2 if message.persistent else 1}
     if extras.expires_ms is not None:

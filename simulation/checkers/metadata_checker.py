@@ -22,7 +22,7 @@ class MetadataChecker:
     def __init__(self, fail: Callable[[str], None]) -> None:
         self.fail = fail
         self.leaders: dict[int, str] = {}  # By term.
-        self.states: dict[int, tuple[str, str]] = {}  # By applied index: digest, and who showed it first.
+        self.states: dict[int, tuple[str, str]] = {}  # By applied index: digest, and the node that showed it first.
         self.seen: dict[str, tuple[int, int]] = {}  # Term and applied index that a node showed last.
         self.leading: dict[str, bool] = {}
         self.clusters: dict[str, Cluster] = {}
@@ -38,7 +38,7 @@ class MetadataChecker:
         raft = cluster.raft
         term, applied = raft.term, cluster.applied_index
         leading = raft.is_leader
-        if self.clusters.get(name) is not cluster:  # The app was started anew.
+        if self.clusters.get(name) is not cluster:  # The app was started again.
             self.clusters[name] = cluster
             self.seen.pop(name, None)
         before = self.seen.get(name)

@@ -54,12 +54,12 @@ if TYPE_CHECKING:
     from leveret.replication.master import Master
     from leveret.storage.format.queue_block import Block
 
-GRACE_S: Final = 0.02  # From when a node knows of another master until all is written that it had from the last one.
-LINK_S: Final = 20.0  # After a link was lost, until the last that it had brought is written.
+GRACE_S: Final = 0.02  # From when a node knows of another master until everything from the last one is written.
+LINK_S: Final = 20.0  # Time after a link was lost until the last bytes it brought are written.
 
 
 class Timeline:
-    """A value that changes now and then."""
+    """A value that changes over time."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -82,12 +82,12 @@ class Beginning(NamedTuple):
     """The log that a master began its epoch with."""
 
     epoch: int
-    start: int  # The number of its first own block.
+    start: int  # The number of the first block of its own.
     history: tuple[tuple[int, int], ...]
-    lossy: int  # The epoch of the last promotion by force that led to it; 0: there was none.
+    lossy: int  # The epoch of the last forced promotion before it; 0: there was none.
 
     def lacks(self, epoch: int, number: int) -> bool:
-        """Whether a block of an older epoch is not in it."""
+        """Returns whether a block of an older epoch is not in the log."""
         return epoch < self.epoch and (number >= self.start or epoch_of(self.history, number)[0] != epoch)
 
 
@@ -95,8 +95,8 @@ class Losses:
     """The messages of a queue that may be missing because an operator asked for it."""
 
     def __init__(self) -> None:
-        self.spans: list[list[float]] = []  # From when to when some node took it for asynchronous,
-        self.saying: set[str] = set()  # and who does.
+        self.spans: list[list[float]] = []  # Periods in which some node took the queue for asynchronous.
+        self.saying: set[str] = set()  # The nodes that do so now.
         self.blocks: dict[int, tuple[int, int]] = {}  # Epoch and number of the block of each message.
         self.beginnings: dict[int, Beginning] = {}  # By epoch.
 
@@ -109,7 +109,7 @@ class Losses:
             self.spans[-1][1] = now
 
     def is_loose(self, since: float, until: float) -> bool:
-        """Whether what was promised in this time may have been the master's word alone."""
+        """Returns whether a confirm in this time may have been the master's alone."""
         return any(start <= until and since <= end for start, end in self.spans)
 
     def may_miss(self, message: Message) -> bool:
@@ -121,7 +121,7 @@ class Losses:
         return any(one.lacks(epoch, number) for one in self.beginnings.values())
 
     def may_forget(self, since: tuple[float, int], until: tuple[float, int]) -> bool:
-        """Whether what was noted at the first of two moments, each with its epoch, may not be known at the second."""
+        """Returns whether something recorded in the first of two epochs may be unknown in the second."""
         later = [one for one in self.beginnings.values() if since[1] < one.epoch <= until[1]]
         return any(one.lossy > since[1] for one in later) or (until[1] > since[1] and self.is_loose(since[0], until[0]))
 
@@ -133,8 +133,8 @@ class MirroredLedger(Ledger):
         self, fail: Callable[[str], None], note: Callable[[str, str], None], clock: Callable[[], float]
     ) -> None:
         super().__init__(fail, note, clock)
-        self.agreed: dict[str, Timeline] = {}  # By queue: epoch and master, as soon as anybody knows of them,
-        self.known: dict[tuple[str, str], Timeline] = {}  # and as a node, the first of the two, does.
+        self.agreed: dict[str, Timeline] = {}  # By queue: epoch and master, as soon as any node knows of them.
+        self.known: dict[tuple[str, str], Timeline] = {}  # By node and queue: epoch and master as that node knows them.
         self.alone: dict[str, Timeline] = {}  # By queue: whether it had mirrors, and has none any more.
         self.losses: dict[str, Losses] = {}  # By queue.
         self.check_confirmed: Callable[[Message], None] = lambda message: None
@@ -151,12 +151,12 @@ class MirroredLedger(Ledger):
 
     def may_come_back(self, message: Message, at: float) -> bool:
         assert message.settled_at is not None
-        # An acknowledgement is given some time after the delivery: the promise may be as old as that.
+        # An acknowledgement comes some time after the delivery: the promise may be as old as that.
         since = min(one.written_at for one in message.deliveries)
         return self._may_forget(message.queue, since, at)
 
     def _may_forget(self, queue: str, since: float, until: float, epoch: int | None = None) -> bool:
-        """`epoch`: of the master whose promise it was, should that have been a former one without knowing."""
+        """`epoch` is that of the master that made the promise, which may have been a former one without knowing."""
         agreed = self.agreed.get(queue)
         if agreed is None:
             return False
@@ -164,7 +164,7 @@ class MirroredLedger(Ledger):
         return self.losses_of(queue).may_forget((since, began), (until, agreed.at(until)[0]))
 
     def on_wiped(self, node: str) -> None:
-        """What that means for a queue follows from its view."""
+        """What a lost disk means for a queue follows from its view."""
 
     def on_lost(self, queue: str) -> None:
         facts = self.queue(queue)
@@ -173,12 +173,12 @@ class MirroredLedger(Ledger):
         facts.lost, facts.declared = True, False
 
     def at(self, queue: str, node: str, time: float) -> tuple[int, str]:
-        """What a node knew: epoch and master."""
+        """Returns the epoch and master that a node knew."""
         found = self.known.get((node, queue))
         return (0, "") if found is None else found.at(time)
 
     def in_hand(self, deliveries: Iterable[Delivery], queue: str, node: str) -> int:
-        """What the last master had given out is none of the new one's business."""
+        """Deliveries of the previous master do not count for the new one."""
         here = self.known.get((node, queue))
         since = here.times[-1] if here is not None and here.times else 0.0
         if any(since - LINK_S <= at for at in self._downs(queue, node, self.clock())):
@@ -186,11 +186,11 @@ class MirroredLedger(Ledger):
         return sum(one.written_at > since + GRACE_S for one in deliveries)
 
     def was_heard(self, message: Message, delivery: Delivery, at: float) -> bool:
-        """The confirm that tells of it came from the ring (see `clients.session`: not from a spool). But the
-        acknowledgement counts only if the master that was told is the one that gave out this very delivery: the next
-        one may have given the message to somebody else, and so may the same one, if it took back what was out because
-        the link was lost on which the delivery came. And a get that its master handed on to the next comes back by way
-        of the former, which may end before it has passed on what is said of it."""
+        """The confirm that proves it came from the ring (see `clients.session`: not from a spool). But the
+        acknowledgement counts only if the master that got it made this very delivery: the next one may have
+        delivered the message to another client, and so may the same one, if it requeued unacknowledged messages
+        because the link of the delivery was lost. And a get that its master handed on to the next comes back through
+        the former, which may end before it has passed on the acknowledgement."""
         since = delivery.written_at if delivery.asked_at is None else delivery.asked_at
         here, agreed = self.known.get((delivery.node, message.queue)), self.agreed.get(message.queue)
         if here is None or agreed is None:
@@ -211,7 +211,7 @@ class MirroredLedger(Ledger):
         return any(until - LINK_S <= at <= until for at in self._downs(queue, node, until))
 
     def _downs(self, queue: str, node: str, until: float) -> list[float]:
-        """When the link was lost to the master that the node knows."""
+        """Returns when the link to the master that the node knows was lost."""
         master = self.at(queue, node, until)[1]
         return self.downs.get((min(master, node), max(master, node)), []) if master != node else []
 
@@ -225,13 +225,15 @@ class MirroredLedger(Ledger):
                 )
 
     def _may_be_forgotten(self, message: Message, first: Delivery, second: Delivery) -> bool:
-        """Whether the first of two deliveries may be. Not while a queue has mirrors, unless somebody asked for what
-        allows it: they know of a delivery before it is made. Without mirrors (epoch 0) it is as with every queue."""
+        """Returns whether the first of two deliveries may be unknown. Not while a queue has mirrors, unless its
+        replication mode allows it: mirrors learn of a delivery before it is made. Without mirrors (epoch 0) it is as
+        with every queue."""
         agreed, queue = self.agreed.get(message.queue), message.queue
         epoch = self.at(queue, first.node, first.written_at)[0]
         if self._may_forget(queue, first.written_at, second.written_at, epoch):
             return True
-        if first.written_at < message.sent_at < second.written_at:  # All who had the first one may be gone, and it too.
+        # All nodes that knew the first delivery may be lost, and the delivery with them.
+        if first.written_at < message.sent_at < second.written_at:
             return self._crashed(queue, first.written_at, second.written_at)
         without = self.alone.get(queue, Timeline()).at(first.written_at)[0]
         if without or agreed is None or not agreed.at(message.published_at)[0] or not agreed.at(first.written_at)[0]:
@@ -253,21 +255,22 @@ class MirrorChecker:
         self.serves = serves
         self.ledger = ledger
         self.clock = clock
-        self.views: dict[int, View] = {}  # By queue id, the newest one.
-        self.ended: dict[int, list[int]] = {}  # By queue id, the last epochs of its rings that have ended, ascending.
-        self.versions: dict[int, int] = {}  # By queue id: of the newest view, and that one has ended counts as one.
+        self.views: dict[int, View] = {}  # By queue id: the newest view.
+        self.ended: dict[int, list[int]] = {}  # By queue id: the last epochs of rings that have ended, ascending.
+        # By queue id: versions of the newest view, counting the end of a ring as one.
+        self.versions: dict[int, int] = {}
         self.names: dict[int, str] = {}
         self.masters: dict[tuple[int, int], str] = {}  # By queue id and epoch.
-        # Id, ring (see `_ring`) and number: epoch, and who applied it first.
+        # Id, ring (see `_ring`) and number: epoch, and the node that applied it first.
         self.blocks: dict[tuple[int, int, int], tuple[int, str]] = {}
         self.digests: dict[tuple[int, int, int], tuple[str, str]] = {}  # Id, epoch and number, likewise.
-        self.wiped: set[str] = set()  # Ids of data folders that are no more.
+        self.wiped: set[str] = set()  # Ids of data folders that were lost.
         self.gone: set[str] = set()  # Nodes whose disk is lost, until they have joined again.
-        self.may_be_forced: set[str] = set()  # Queues of which messages may be lost to have a master.
+        self.may_be_forced: set[str] = set()  # Queues that may lose messages by a forced promotion.
         self.copies = SyncChecker(fail, clock)
         self.living: dict[str, Node] = {}
-        self.appended: dict[tuple[int, int], int] = {}  # Id and epoch: the last block that its master has made.
-        self.last_of: dict[tuple[int, int, str], int] = {}  # Id, epoch and lane: the last message of it in those.
+        self.appended: dict[tuple[int, int], int] = {}  # Id and epoch: the last block of its master.
+        self.last_of: dict[tuple[int, int, str], int] = {}  # Id, epoch and lane: the last message in those blocks.
         ledger.check_confirmed = self._check_confirmed
         self.tapped: dict[str, object] = {}
         self.applied: dict[str, int] = {}
@@ -299,7 +302,7 @@ class MirrorChecker:
             agreed.put(now, value)
         elif spec.id == max(number for number, one in self.names.items() if one == queue):
             if spec.id not in self.views and view is not None:
-                agreed.put(now, value)  # Declared anew.
+                agreed.put(now, value)  # Declared again.
         version = spec.last_version if view is None else view.version
         if version > self.versions.get(spec.id, 0):
             self.versions[spec.id] = version
@@ -321,18 +324,18 @@ class MirrorChecker:
                 self._check_leaving(queue, before, view)
 
     def _on_rules(self, name: str, queue: str, rules: Rules) -> None:
-        """What a node takes for a queue's rules."""
+        """Records the rules that a node applies to a queue."""
         if rules.asynchronous or queue in self.ledger.losses:
             self.ledger.losses_of(queue).on_rules(name, rules.asynchronous, self.clock())
         if rules.on_failure_always or rules.on_shutdown_always:
             self.may_be_forced.add(queue)
 
     def on_force(self, queue: str) -> None:
-        """An operator is about to have some copy lead."""
+        """An operator is about to promote a copy by force."""
         self.may_be_forced.add(queue)
 
     def _check_leaving(self, queue: str, old: View, new: View) -> None:
-        """A policy sends no copy away that is needed until another is filled."""
+        """Checks that a policy removes no copy that is needed until another is synchronised."""
         gone = [name for name, _ in old.in_sync if name not in new.ring and self.serves(name)]
         alone = len(new.in_sync) == 1 < len(new.ring) and all(map(self.serves, new.ring))
         if new.version == old.version + 1 and new.epoch == old.epoch and gone and alone:
@@ -352,14 +355,14 @@ class MirrorChecker:
         self.living.pop(f"leveret@{name}", None)
 
     def _check_confirmed(self, message: Message) -> None:
-        """A client was told that a message is safe: so it is on the disk of everybody who counts and lives."""
+        """Checks that a confirmed message is on the disk of every living member in sync."""
         losses = self.ledger.losses_of(message.queue)
         epoch, number = losses.blocks.get(message.number, (0, 0))
         of_name = [one for one, name in self.names.items() if name == message.queue and one in self.views]
         if not epoch or not of_name or losses.is_loose(message.published_at, self.clock()):
             return
         if message.number in self.ledger.spooled:
-            return  # It is on the disk of who keeps it, and on its way.
+            return  # It is spooled on disk, and will be sent on.
         if self.ledger.queue(message.queue).lost or any(one.lossy > epoch for one in losses.beginnings.values()):
             return
         for name, disk in self.views[max(of_name)].in_sync:
@@ -369,7 +372,8 @@ class MirrorChecker:
                 continue
             member = mirror.member
             ring = self._ring(max(of_name), epoch)
-            if ring < len(self.ended.get(max(of_name), ())):  # To the ring of now, all before it is of one epoch.
+            # For the present ring, everything before it belongs to one epoch.
+            if ring < len(self.ended.get(max(of_name), ())):
                 known = self.blocks.get((max(of_name), ring, number), (0, ""))[0] == epoch
             else:
                 known = member.tail.epoch_at(number) == epoch
@@ -388,7 +392,7 @@ class MirrorChecker:
                 self.ledger.on_lost(spec.name)
 
     def on_forsaken(self, former: str) -> None:
-        """A node has another id from now on, so that its copies do not count as the ones they were."""
+        """A node gets another id, so that its copies do not count as the old ones."""
         self.wiped.add(former)
         for number in self.views:
             self._look_for_disks(number)
@@ -429,11 +433,11 @@ class MirrorChecker:
             for number in numbers:
                 self._check_entry(block, queue, number)
         blocks = self.ledger.losses_of(queue).blocks
-        for number in numbers:  # Producers send again what went with a master: see `clients.producer`.
+        for number in numbers:  # Producers publish again what was lost with a master: see `clients.producer`.
             blocks[number] = max(blocks.get(number, (0, 0)), (block.epoch, block.number))
 
     def _check_entry(self, block: Block, queue: str, number: int) -> None:
-        """A master has taken in a message: once, and behind all that came before it on its channel."""
+        """Checks that a master enqueues a message once, and after all earlier ones of its channel."""
         message = self.ledger.message_of(queue, number)
         lane = None if message is None or message.queue != queue else self.ledger.lane(message)
         if lane is None:
@@ -461,15 +465,15 @@ class MirrorChecker:
                       f"and {by} has applied another one of epoch {epoch}")  # fmt: skip
 
     def _ring(self, number: int, epoch: int) -> int:
-        """Which of the queue's rings an epoch is of. Between two of them its log has no epochs, and may be copied to
-        another node, so that the next one counts its blocks anew."""
+        """Returns the queue's ring that an epoch belongs to. Between two rings the log has no epochs, and may be
+        copied to another node, so the next ring numbers its blocks from the start."""
         return bisect_left(self.ended.get(number, ()), epoch)
 
     # -- The end -------------------------------------------------------------------------------------------------
 
     def unserved(self, queues: Iterable[str], nodes: dict[str, Node], empty: bool = False) -> list[str]:
-        """Queues that are not as they should be, and why. Unless they are empty, one whose mirrors are given nothing
-        that was there before them may have some that lack it, and keep others for their sake."""
+        """Returns queues that are not as they should be, and why. Mirrors of a queue that is not synchronised
+        automatically may lack messages, and keep other mirrors in place, unless the queue is empty."""
         found = []
         for queue in queues:
             if not self.ledger.queue(queue).lost:
@@ -504,7 +508,8 @@ class MirrorChecker:
         return f"has members that are not in sync: {lacking}, view {view}" if lacking else None
 
     def _wanted(self, queue: str, node: Node, members: set[str]) -> tuple[int, set[str]] | None:
-        """How many members its policy gives a queue, and which of them by name; None: it is not to be mirrored."""
+        """Returns how many members the policy gives a queue, and which of them by name; None: the queue is not
+        mirrored."""
         if is_quorum(node.metadata.queues["/", queue].arguments):
             return min(QUORUM_MEMBERS, len(members)), set()
         if is_stream(node.metadata.queues["/", queue].arguments):
@@ -521,7 +526,7 @@ class MirrorChecker:
         return len(params), {str(name) for name in params}
 
     def _is_named(self, queue: str, node: Node) -> bool:
-        """Whether a policy says something of its copies, if only that there is one."""
+        """Returns whether a policy says something about its copies, even if only that there is one."""
         policy = node.metadata.policies.get(("/", "ha"))
         return policy is not None and re.search(policy.pattern, queue) is not None
 
@@ -533,7 +538,7 @@ class MirrorChecker:
 
 
 def digest_of(block: Block) -> str:
-    """Of all that a block changes, when it is applied."""
+    """Returns a digest of everything that a block changes when it is applied."""
     run = block.enqueued
     held = () if run is None else (run.first, [bytes(one) for one in run.contents], [bytes(one) for one in run.keys])
     ranges = [[tuple(pair) for pair in pairs] for pairs in (block.settled, block.requeued)]

@@ -1,11 +1,11 @@
-"""Checks that nodes which must pause in a partition serve nobody.
+"""Checks that nodes which must pause in a partition serve no clients.
 
-The checker knows which nodes a node has links with, because it hears of each link as the node does, and how the node
-has to handle partitions, because that is metadata, which other checkers compare. From these it decides by itself when a
-node must pause, and then checks:
+The checker knows the links of each node, because it hears of each link when the node does, and the node's partition
+handling, because that is metadata, which other checkers compare. From these it decides by itself when a node must
+pause, and then checks:
 
     silence      while it is paused, a node writes nothing to clients but the end of their connections
-    listeners    nobody listens at its port, and no connection is left open
+    listeners    its listeners are closed, and no connection is left open
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from simulation.core.machine import Machine
 
 PARAMETER: Final = "cluster_partition_handling"
-# A turn that was under way when the node noticed is written at its end; and members are looked at every 20 ms.
+# A turn that had begun when the node noticed is written at its end; and members are checked every 20 ms.
 GRACE_S: Final = 0.03
 LAST_WORDS: Final = frozenset({"connection.close", "connection.close-ok", "heartbeat"})
 
 
 class PauseChecker:
-    """Checks that a node serves nobody while it must pause."""
+    """Checks that a node serves no clients while it must pause."""
 
     def __init__(
         self, fail: Callable[[str], None], clock: Callable[[], float], is_open: Callable[[str], bool], configured: Any
     ) -> None:
         self.fail = fail
         self.clock = clock
-        self.is_open = is_open  # Whether somebody listens for clients at that place.
-        self.configured = configured  # What holds until an operator says otherwise.
+        self.is_open = is_open  # Whether there is a listener for clients at that place.
+        self.configured = configured  # The handling until an operator changes it.
         self.sees: dict[str, set[str]] = {}
         self.spans: dict[str, list[list[float]]] = {}
-        self.begun: set[str] = set()  # Who has served in its present life.
+        self.begun: set[str] = set()  # Nodes that have served clients in their present life.
         self.on_pause: Callable[[str], None] = lambda name: None
         self.grace_s = GRACE_S
 
@@ -48,7 +48,7 @@ class PauseChecker:
         self.on_started(name)
 
     def on_link(self, machine: Machine, peer: str, up: bool) -> None:
-        """Told after the node has heard of it."""
+        """Called after the node has heard of a link."""
         if up:
             self.sees[machine.name].add(peer)
         else:
@@ -95,12 +95,12 @@ class PauseChecker:
             spans[-1][1] = self.clock()
 
     def is_due(self, name: str) -> bool:
-        """Whether it must serve nobody now."""
+        """Returns whether the node must not serve clients now."""
         spans = self.spans.get(name, [])
         return bool(spans) and spans[-1][1] == float("inf")
 
     def on_heard(self, node: str, written_at: float, what: str) -> None:
-        """A client has got something."""
+        """A client has received something."""
         if what in LAST_WORDS:
             return
         for since, until in reversed(self.spans.get(node, [])):

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-# Until free disk space is measured, others have been told over a slow link, and spools were looked at.
+# Time until free disk space is measured, reported over a slow link, and compared with spools.
 ROOM_S: Final = 8.0
 
 
 class RoomChecker:
-    """Checks that no node sends on to another what that one's disk has no room for."""
+    """Checks that no node sends spooled messages to another whose disk has no room for them."""
 
     def __init__(self, fail: Callable[[str], None], clock: Callable[[], float]) -> None:
         self.fail = fail
         self.clock = clock
         self.since: dict[tuple[str, str], float] = {}  # By sender and receiver: since when there is no room.
-        self.seen: dict[tuple[str, str], float] = {}  # When they were last looked at.
+        self.seen: dict[tuple[str, str], float] = {}  # When the pair was last observed.
         self.launched: dict[tuple[str, str], int] = {}
         self.checked = 0  # How often a node had reason to wait.
 
     def observe(self, sender: str, receiver: str, due: int, launched: int, room: int, knows: bool) -> None:
-        """What waits at one for the other, what it has ever sent, and for how much there is room. `knows`: the other
-        is at work, so that it can tell."""
+        """Observes what waits at one node for another, what it has ever sent, and the room there. `knows`: the
+        receiver is running, so that it can report."""
         way = (sender, receiver)
         before = self.launched.get(way, 0)
         self.launched[way] = launched

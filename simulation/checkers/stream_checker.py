@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "x-stream-offset"
 ROUNDING_S: Final = 0.002  # Nodes count whole milliseconds.
-OVERHEAD_BYTES: Final = 60  # Of a message in a stream beside its body, at least.
+OVERHEAD_BYTES: Final = 60  # The least size of a message in a stream besides its body.
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Reader:
     start: str
     value: float  # An offset, or a time of the world.
     asked_at: float
-    begun_at: float | None = None  # The broker has said so.
+    begun_at: float | None = None  # When the broker confirmed the consumer.
     first: int | None = None
     last: int | None = None
 
@@ -56,8 +56,8 @@ class Book:
     name: str
     kind: Stream
     at: dict[int, int] = field(default_factory=dict)  # Message numbers by offset,
-    offsets: dict[int, int] = field(default_factory=dict)  # and the other way round.
-    gone: set[int] = field(default_factory=set)  # Offsets of which a reader that should have got them was told nothing.
+    offsets: dict[int, int] = field(default_factory=dict)  # Offsets by message number.
+    gone: set[int] = field(default_factory=set)  # Offsets that a reader should have got and did not.
 
     @property
     def end(self) -> int:
@@ -156,7 +156,7 @@ class StreamChecker:
             return False
         number = book.at.get(offset)
         if number is None:
-            return True  # Nobody has seen it, so nothing is known of it but its place.
+            return True  # No reader has seen it, so only its place is known.
         if kind.max_age_s is not None:
             age_s = checker.clock() - checker.messages[number].published_at
             return age_s + checker.skew_ms / 1000 + ROUNDING_S >= kind.max_age_s
@@ -166,13 +166,13 @@ class StreamChecker:
         return bool(behind) and sum(sizes) > kind.max_bytes
 
     def _bytes(self, message: Message) -> int:
-        """At most, as a stream holds it."""
+        """Returns the largest size it can have in a stream."""
         return len(message.body) + 3 * OVERHEAD_BYTES
 
     # -- The end -------------------------------------------------------------------------------------------------
 
     def owed(self, name: str) -> set[int]:
-        """What a reader who begins at the first must get."""
+        """Returns what a reader from the first offset must get."""
         checker, book = self.checker, self.books[name]
         if checker.queue(name).lost or not book.kind.keeps_all:
             return set()
@@ -183,7 +183,7 @@ class StreamChecker:
         }
 
     def on_scanned(self, name: str, numbers: list[int]) -> None:
-        """All that is in a stream now."""
+        """Gets everything that is in a stream now."""
         book = self.books[name]
         if self.checker.queue(name).lost:
             return
@@ -202,7 +202,7 @@ class StreamChecker:
                 self._check_missed(book, reader, reader.first)
 
     def _check_missed(self, book: Book, reader: Reader, first: int) -> None:
-        """Whether something should have come before the first that it got."""
+        """Checks that nothing is missing before the first offset that a reader got."""
         if reader.start not in ("next", "last", "time") or (reader.start == "time" and self.checker.skew_ms):
             return
         assert reader.begun_at is not None
@@ -217,7 +217,7 @@ class StreamChecker:
                           f"at {message.published_at:.3f}")  # fmt: skip
 
     def check_served(self, name: str, reader_name: str) -> None:
-        """Somebody has read and acknowledged all the time, and nothing has come for a while."""
+        """Checks a reader that acknowledged all the time, when nothing was delivered for a while."""
         reader, book = self.readers[reader_name], self.books[name]
         if self.checker.queue(name).lost or reader.begun_at is None:
             return
@@ -227,7 +227,8 @@ class StreamChecker:
                       f"{reader.last}; the last there is is {book.end - 1}")  # fmt: skip
 
     def check_trimmed(self, name: str, numbers: list[int], old: float) -> None:
-        """After messages have come one by one for a while: what is left? `old`: when the first of those came."""
+        """Checks what is left after messages were published one by one for a while. `old`: when the first of those
+        was published."""
         kind = self.books[name].kind
         if self.checker.queue(name).lost or kind.keeps_all:
             return

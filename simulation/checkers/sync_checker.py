@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from leveret.replication.member import Member
 
 NOTICE_S: Final = 3.0  # Until a node has noticed what time it is.
-PASS_S: Final = 0.2  # A pass of a node that is awake follows the last one within this.
+PASS_S: Final = 0.2  # A running node has its next pass within this time.
 
 
 def policy_of(node: Node, spec: QueueSpec) -> dict[str, Any] | None:
-    """What the policy of the runs says of a queue, as a node knows it; None: it says nothing of it."""
+    """Returns the policy of a queue as a node knows it; None: it has none."""
     policy = node.metadata.policies.get(("/", "ha"))
     if policy is None or is_quorum(spec.arguments) or is_stream(spec.arguments):
         return None
@@ -42,7 +42,7 @@ def policy_of(node: Node, spec: QueueSpec) -> dict[str, Any] | None:
 
 
 def is_within(hours: str, wall_ms: int) -> bool:
-    """Whether a time of day is in one of some spans, such as "22:00-06:00"."""
+    """Returns whether a time of day is in one of some periods, such as "22:00-06:00"."""
     now = wall_ms // 60_000 % 1_440
     for span in hours.split(","):
         begin, end = (int(time[:2]) * 60 + int(time[3:]) for time in span.strip().split("-"))
@@ -56,8 +56,8 @@ class SyncChecker:
         self.fail = fail
         self.clock = clock
         self.tapped: WeakSet[Member] = WeakSet()
-        self.passed: dict[str, float] = {}  # When a node last had a pass.
-        self.closed: dict[tuple[str, int], float] = {}  # For how long it has been none of the hours of a queue.
+        self.passed: dict[str, float] = {}  # When a node had its last pass.
+        self.closed: dict[tuple[str, int], float] = {}  # How long the hours of a queue have been over.
 
     def observe(self, name: str, node: Node) -> None:
         now = self.clock()

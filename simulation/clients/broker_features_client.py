@@ -1,4 +1,4 @@
-"""What clients do in a run with `--special`, beside what they do in any other: see `features.broker_features`."""
+"""What clients do in a run with `--special`, in addition to other runs: see `features.broker_features`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BrokerFeaturesClient(Client):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.places: dict[str, int] = {}  # How far this client has read a stream, and would go on.
+        self.places: dict[str, int] = {}  # How far this client has read each stream, to continue there.
         self.calls = 0
         self.crowd: list[TightSession] = []
         self.own: list[str] = []  # Queues in `tight`.
@@ -47,7 +47,7 @@ class BrokerFeaturesClient(Client):
         await self._begin_reading(channel, reader, start, value)
 
     async def do_scan(self, queue: str, into: list[int]) -> None:
-        """Read all there is. For the end."""
+        """Reads a whole stream. For the end of a run."""
         channel, reader = await self._open_reader(queue, "first", 0, SCAN_PREFETCH)
         channel.drained = into
         channel.session.styles[channel.number] = "ack"
@@ -62,7 +62,7 @@ class BrokerFeaturesClient(Client):
         if start == "time":
             reader = self.ledger.streams.on_asked(channel.stream, queue, "time", float(int(now) - value))
         elif start == "interval":
-            # By when it is answered the moment has moved on. It began at this one, or a little later.
+            # When it is answered, time has passed. The reader began at this moment, or a little later.
             reader = self.ledger.streams.on_asked(channel.stream, queue, "time", now - value)
         else:
             reader = self.ledger.streams.on_asked(channel.stream, queue, start, value)
@@ -78,10 +78,10 @@ class BrokerFeaturesClient(Client):
         await channel.ask("basic.consume-ok", "basic.consume", *consume)
         reader.begun_at = self.loop.scheduler.now
         if start == "interval":
-            reader.value = reader.begun_at - value  # Later than that it cannot have begun.
+            reader.value = reader.begun_at - value  # It cannot have begun later than that.
 
     def note_places(self) -> None:
-        """How far readers have come, for those who will go on there."""
+        """Records how far readers have come, for those who will continue there."""
         for channel in self.consumers:
             reader = self.ledger.streams.readers.get(channel.stream)
             if reader is not None and reader.last is not None:
@@ -98,7 +98,7 @@ class BrokerFeaturesClient(Client):
     # -- Delays, deliveries that count ---------------------------------------------------------------------------
 
     async def do_delayer(self) -> None:
-        """The exchange that keeps messages back."""
+        """Declares the exchange that delays messages."""
         channel = await self._publisher()
         kind = entry("x-delayed-type", "direct")
         declare = (0, DELAYER, "x-delayed-message", False, True, False, False, False, kind)
@@ -107,7 +107,7 @@ class BrokerFeaturesClient(Client):
         await channel.ask("queue.bind-ok", "queue.bind", *bind)
 
     async def do_drip(self, queue: str, count: int, padding: int, seconds: float) -> None:
-        """Publish one by one."""
+        """Publishes messages one by one."""
         for _ in range(count):
             channel = await self._publisher()
             channel.publish(queue, True, padding, self.ledger)
@@ -123,7 +123,7 @@ class BrokerFeaturesClient(Client):
             await channel.confirmed()
 
     async def do_give_back(self, queue: str, count: int, times: int) -> None:
-        """Take messages and give them back, and have it in writing."""
+        """Takes messages and requeues them, and proves that the broker has received that."""
         session = await self._session()
         channel = await session.open_channel(confirms=True)
         channel.queue = queue
@@ -139,7 +139,7 @@ class BrokerFeaturesClient(Client):
     # -- Transactions --------------------------------------------------------------------------------------------
 
     async def do_trade(self, queue: str, count: int, back: bool) -> None:
-        """Take messages from a queue, and put others into another one instead."""
+        """Takes messages from a queue, and publishes others to another one, in a transaction."""
         session = await self._session()
         channel = await session.open_channel(confirms=False)
         channel.queue = queue
@@ -158,7 +158,7 @@ class BrokerFeaturesClient(Client):
                 trade.state = trade.put.state = ROLLED_BACK
             channel.unconfirmed.clear()
             await channel.ask("tx.rollback-ok", "tx.rollback")
-            await channel.ask("tx.commit-ok", "tx.commit")  # Of nothing.
+            await channel.ask("tx.commit-ok", "tx.commit")  # An empty transaction.
         else:
             self.ledger.on_committing(trades)
             await channel.ask("tx.commit-ok", "tx.commit")
@@ -167,7 +167,7 @@ class BrokerFeaturesClient(Client):
                 channel.on_confirm(channel.published, True, "confirmed")
         await session.close_channel(channel)
 
-    # -- Questions and answers -----------------------------------------------------------------------------------
+    # -- Direct replies ------------------------------------------------------------------------------------------
 
     async def do_call(self, node: int, other: int, questions: int) -> None:
         self.calls += 1
@@ -193,10 +193,10 @@ class BrokerFeaturesClient(Client):
             return False
         return True
 
-    # -- Where there is little room ------------------------------------------------------------------------------
+    # -- Limits --------------------------------------------------------------------------------------------------
 
     async def _enter(self, node: int, vhost: str | None = None) -> TightSession | None:
-        """A connection to `tight`, if it is let in."""
+        """Opens a connection to `tight`, if it is accepted."""
         self.sessions += 1
         name, more = f"{self.name}/{self.sessions}", () if vhost is None else (vhost,)
         session = TightSession(name, self.nodes[node % len(self.nodes)], self.loop, self.ledger, self.dice, *more)
@@ -217,8 +217,8 @@ class BrokerFeaturesClient(Client):
                 self.loop.call_later(seconds, session.drop)
 
     async def do_settle_in(self, node: int, count: int, leave: bool) -> None:
-        """Declare queues in `tight`, where there is room for a few; or delete some. No name is used twice: a command of
-        which nobody has heard any more may still be carried out."""
+        """Declares queues in `tight`, which allows a few, or deletes some. No name is used twice: a command whose
+        answer was lost may still be carried out."""
         session = await self._enter(node)
         if session is None:
             return
@@ -242,7 +242,8 @@ class BrokerFeaturesClient(Client):
                 limits.refused += "queue limit" in str(closed)
 
     async def do_fill_room(self, node: int, connections: int, channels: int, into: list[int]) -> None:
-        """How many are let in at one node, when others turn everybody away; and how many channels. For the end."""
+        """Counts how many connections one node accepts while the others refuse, and how many channels. For the end
+        of a run."""
         taken: list[TightSession] = []
         for where in (*[node] * (connections + 1), *range(len(self.nodes))):
             session = await self._enter(where)
@@ -258,7 +259,7 @@ class BrokerFeaturesClient(Client):
             session.drop()
 
     async def _fill(self, sessions: list[TightSession], channels: int) -> int:
-        """Open channels until one too many costs its connection."""
+        """Opens channels until one too many closes its connection."""
         for number in range(channels + 2):
             session = sessions[-1 - number % len(sessions)]
             try:

@@ -49,7 +49,7 @@ class CallSession(Session):
             self.news.set_result(None)
 
     async def come(self, channel: Channel, count: int) -> list[p.Received]:
-        """Wait until so many have come, or for as long as makes sense."""
+        """Waits until that many replies have arrived, or for as long as makes sense."""
         until = self.loop.scheduler.now + PATIENCE_S
         while len(self.got.get(channel.number, ())) < count and not self.lost and not channel.closed:
             self.news = self.loop.create_future()
@@ -61,7 +61,7 @@ class CallSession(Session):
         return self.got.get(channel.number, [])
 
     def say(self, channel: Channel, key: str, body: bytes, reply_to: str = "", mandatory: bool = False) -> None:
-        """Publish to the default exchange."""
+        """Publishes to the default exchange."""
         publish = p.method(channel.number, "basic.publish", 0, "", key, mandatory, False)
         header = p.frame(p.HEADER, channel.number, _header(len(body), reply_to))
         self.write(publish + header + p.frame(p.BODY, channel.number, body))
@@ -73,17 +73,17 @@ def _header(size: int, reply_to: str) -> bytes:
 
 
 class Call:
-    """Questions and their direct replies."""
+    """Requests and their direct replies."""
 
     def __init__(self, name: str, asker: CallSession, server: CallSession, fail: Any) -> None:
         self.name = name
         self.asker = asker
         self.server = server
         self.fail = fail
-        self.addresses: dict[int, str] = {}  # By channel, as the server sees them.
+        self.addresses: dict[int, str] = {}  # By channel: its address, as the server sees it.
 
     async def run(self, count: int) -> int:
-        """How many answers came."""
+        """Returns how many replies arrived."""
         serving = await self.server.open_channel(confirms=False)
         await serving.ask(
             "queue.declare-ok", "queue.declare", 0, self.name, False, False, True, False, False, b""
@@ -127,7 +127,7 @@ class Call:
             self.fail(f"{self.name}: channel {channel.number} got only {bodies}; it has asked {expected}")
 
     async def _hang_up(self, serving: Channel, channel: Channel) -> None:
-        """Who has gone gets no answer, nor does anybody else: it comes back to where it came from."""
+        """Checks that nobody gets a reply to a closed channel: it is returned to its sender."""
         address = self.addresses.get(channel.number)
         if address is None:
             return

@@ -74,7 +74,8 @@ class Client:
         self.consumers: list[Channel] = []
         self.sessions = self.tours = 0
         self.next_node = dice.randrange(len(nodes))
-        self.exclusive: list[tuple[str, Session]] = []  # Queues of this client, with the connection that has them.
+        # Exclusive queues of this client, with the connection that declared them.
+        self.exclusive: list[tuple[str, Session]] = []
         self._wake: asyncio.Future[None] | None = None
         self.task = loop.create_task(self._run())
 
@@ -105,7 +106,7 @@ class Client:
     # -- A connection --------------------------------------------------------------------------------------------
 
     async def _session(self) -> Session:
-        """The connection, or a new one to the first node that takes it."""
+        """Returns the connection, or a new one to the first node that accepts it."""
         while self.session is None or self.session.lost:
             node = self.nodes[self.next_node % len(self.nodes)]
             try:
@@ -144,7 +145,7 @@ class Client:
     # -- Steps ---------------------------------------------------------------------------------------------------
 
     async def do_go(self, node: int) -> None:
-        """Talk to another node from now on."""
+        """Connects to another node from now on."""
         self.next_node = node
         if self.session is not None and not self.session.lost:
             self.session.leaving = True
@@ -156,7 +157,7 @@ class Client:
             self.session.drop()
 
     async def do_deafen(self, seconds: float) -> None:
-        """Do not read for a while, though all goes on."""
+        """Stops reading for a while."""
         session = await self._session()
         session.transport.pause_reading()
         self.loop.call_later(seconds, session.transport.resume_reading)
@@ -174,7 +175,7 @@ class Client:
         self.note(self.name, f"has declared {queue}")
 
     async def do_look(self, queue: str) -> None:
-        """Whether a queue is there. One that was declared and never deleted must be."""
+        """Checks whether a queue exists. One that was declared and never deleted must."""
         channel = await self._publisher()
         node = channel.session.node
         try:
@@ -185,7 +186,7 @@ class Client:
             raise
 
     async def do_tour(self, node: int) -> None:
-        """Declare a queue at one node, and ask another for it as soon as that is answered."""
+        """Declares a queue at one node, and asks another for it as soon as that is answered."""
         session = await self._session()
         other = Session(f"{self.name}/tour", self.nodes[node], self.loop, self.ledger, self.dice)
         try:
@@ -213,7 +214,7 @@ class Client:
         await session.close_channel(here)
 
     async def do_peek(self, other: Client) -> None:
-        """Try to see a queue that belongs to somebody else."""
+        """Tries to use another client's exclusive queue."""
         if not other.exclusive:
             return
         queue, owner = other.exclusive[-1]
@@ -253,7 +254,7 @@ class Client:
             await channel.ask("exchange.declare-ok", "exchange.declare", *declare)
 
     async def do_ways(self, queues: list[str]) -> None:
-        """The exchanges by which messages come to queues, and letters to theirs: see `features.queue_features`."""
+        """Declares the exchanges that lead to queues and dead-letter queues: see `features.queue_features`."""
         channel = await self._publisher()
 
         async def declare(exchange: str, kind: str, arguments: bytes = b"") -> None:
@@ -290,7 +291,7 @@ class Client:
             await channel.confirmed()
 
     async def do_transact(self, queue: str, count: int, padding: int, persistent: bool, back: bool) -> None:
-        """Publish in a transaction. What is rolled back nobody may ever see."""
+        """Publishes in a transaction. What is rolled back must never be delivered."""
         session = await self._session()
         channel = await session.open_channel(confirms=False)
         await channel.ask("tx.select-ok", "tx.select")
@@ -323,7 +324,7 @@ class Client:
         self.consumers.append(channel)
 
     async def do_prove(self, which: int) -> None:
-        """Acknowledge what is in hand, and get it in writing."""
+        """Acknowledges all unacknowledged messages, and proves that the broker has received that."""
         channel = await self._consumer(which)
         if channel is None or channel.no_ack:
             return
@@ -357,7 +358,7 @@ class Client:
         await session.close_channel(channel)
 
     async def do_feel(self) -> None:
-        """Whoever consumes and has room gets what comes. For when nothing has happened for a while."""
+        """Checks that a consumer with room gets what is ready. For times when nothing has happened for a while."""
         hungry = [one for one in self.consumers if one.is_hungry() and not self.ledger.takes_turns(one.queue)]
         if not hungry:
             return
@@ -381,7 +382,7 @@ class Client:
                 )
 
     async def do_browse(self, queue: str, into: list[int]) -> None:
-        """See all there is, and give it back. For the end."""
+        """Gets everything in a queue and requeues it. For the end of a run."""
         session = await self._session()
         channel = await session.open_channel(confirms=False)
         channel.queue = queue
@@ -393,7 +394,7 @@ class Client:
         await session.close_channel(channel)
 
     async def do_drain(self, queue: str, into: list[int]) -> None:
-        """Take all there is, and acknowledge it. For the end."""
+        """Gets and acknowledges everything in a queue. For the end of a run."""
         session = await self._session()
         channel = await session.open_channel(confirms=True)
         channel.queue, channel.drained = queue, into

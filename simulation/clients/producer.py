@@ -1,9 +1,10 @@
-"""Clients that number their messages and never give up: whatever was not confirmed is sent again, by another
-connection, to any node, often from further back than necessary, and sometimes while the broker still reads from the one
-before.
+"""Clients that number their messages and publish them again until they are confirmed.
 
-The ledger gives all of a producer's messages one stream, whatever connection sent them. So besides looking for what is
-lost and what is there twice, it finds out whether a queue ever has them in another order than that of their numbers.
+Unconfirmed messages are published again on another connection, to any node, often from further back than necessary, and
+sometimes while the broker still reads from the previous connection.
+
+The ledger gives all messages of a producer one stream, whatever connection sent them. So besides lost and duplicate
+messages, it detects a queue that has them in another order than that of their numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ AMQP_PORT: Final = 5672
 CONNECT_S: Final = 5.0
 RETRY_S: Final = 0.5
 ABANDONED_MAX: Final = 3
-BACK_MAX: Final = 8  # So many that were confirmed are sent again.
+BACK_MAX: Final = 8  # This many confirmed messages are published again.
 
 
 class ProducerChannel(Channel):
@@ -35,7 +36,7 @@ class ProducerChannel(Channel):
         super().__init__(session, number)
         self.producer = producer
         self.base = base
-        self.refused = False  # From then on it makes no sense to go on here.
+        self.refused = False  # After a nack, publishing on this connection makes no sense.
 
     def send_message(self, message: Message) -> None:
         self.published += 1
@@ -52,7 +53,7 @@ class ProducerChannel(Channel):
         for one in tags:
             message = self.unconfirmed.get(one)
             if message is not None and message.state == "nacked":
-                message.state = "sent"  # By another connection; this one knows better.
+                message.state = "sent"  # Another connection sent it; this one has newer knowledge.
         super().on_confirm(tag, multiple, state)
         if state == "confirmed":
             self.producer.on_confirmed(self.base + one for one in tags)
@@ -74,10 +75,10 @@ class Producer:
         self.sent: list[Message] = []
         self.confirmed: set[int] = set()
         self.safe = 0  # All up to this number are confirmed.
-        self.at = 0  # Up to here they were sent on this connection.
+        self.at = 0  # Messages up to this number were sent on this connection.
         self.channel: ProducerChannel | None = None
-        self.abandoned: list[Session] = []  # Connections that it has given up, and not closed.
-        self.reached = 0  # Up to here they were sent on some connection.
+        self.abandoned: list[Session] = []  # Connections that were given up and not closed.
+        self.reached = 0  # Messages up to this number were sent on some connection.
         self.resent = self.sessions = 0
 
     def on_confirmed(self, numbers: Iterable[int]) -> None:
@@ -92,14 +93,14 @@ class Producer:
             message.body = b"%d %s" % (message.number, b"." * padding)
             self.sent.append(message)
         await self.go_on(wait)
-        if self.client.dice.random() < 0.2:  # It has had enough of this connection, whatever is under way on it.
+        if self.client.dice.random() < 0.2:  # It gives up this connection, whatever is in flight on it.
             self.leave()
             await self.go_on(wait)
 
     async def go_on(self, wait: bool) -> None:
-        """Send what was not sent on this connection, or on a new one whatever was not confirmed."""
+        """Sends what was not sent on this connection, or on a new one everything unconfirmed."""
         channel = self.channel
-        # One that does not look at its confirms does not know yet that it makes no sense to go on.
+        # A producer that does not read its confirms does not know yet that it must reconnect.
         is_over = channel is not None and channel.refused and self.client.dice.random() < 0.3
         if channel is None or channel.closed or is_over:
             self.leave()
@@ -111,7 +112,7 @@ class Producer:
             await channel.confirmed()
 
     async def finish(self) -> None:
-        """Until all is confirmed."""
+        """Publishes until everything is confirmed."""
         while self.safe < len(self.sent):
             try:
                 await self.go_on(wait=True)
@@ -158,5 +159,5 @@ class Producer:
 
 
 def _same(session: Session) -> Session:
-    """A loop wants to be given something that makes a protocol."""
+    """A loop needs a factory of protocols."""
     return session

@@ -1,8 +1,7 @@
-"""One AMQP connection of a simulated client: bytes on a simulated socket, and what a careful client notices in them.
+"""One AMQP connection of a simulated client, on a simulated socket, with the checks of a careful client.
 
-Beyond speaking the protocol, a session complains (`Ledger.fail`) of what no client should ever see: a confirm that
-nobody waits for, a delivery tag out of turn, more deliveries than the prefetch count allows, an answer to no question,
-a code that says the broker is at a loss.
+A session reports (`Ledger.fail`) what no client should ever see: an unexpected confirm, a delivery tag out of order,
+more deliveries than the prefetch count allows, an answer without a request, an internal error.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ if TYPE_CHECKING:
     from simulation.core.network import Endpoint
 
 HEARTBEAT_S: Final = 10
-# What may befall a channel or a connection of a client that makes no mistakes but may be late: a queue is gone, locked,
-# declared otherwise, or cannot be reached; the node is being stopped.
+# What may happen to a channel or connection of a correct client that may be late: a queue is deleted, exclusive,
+# declared with other arguments, or unreachable; the node is being stopped.
 CHANNEL_CODES: Final = frozenset({404, 405, 406, 506})
 CONNECTION_CODES: Final = frozenset({320})
 TIMED_OUT: Final = "metadata store operation timed out"  # Without a majority, and only then.
 
 
 class Lost(Exception):
-    """The connection is gone."""
+    """The connection is lost."""
 
 
 class Closed(Exception):
@@ -42,7 +41,7 @@ class Closed(Exception):
 
 
 class Channel:
-    """A channel, which publishes or has one consumer, or both."""
+    """A channel that publishes, or has one consumer, or both."""
 
     def __init__(self, session: Session, number: int) -> None:
         self.session = session
@@ -50,31 +49,31 @@ class Channel:
         self.stream = f"{session.name}.{number}"
         self.waiting: deque[tuple[tuple[str, ...], asyncio.Future[p.Received]]] = deque()
         self.closed = False
-        self.leaving = False  # The last that may be said has been said.
+        self.leaving = False  # The last method was sent.
         self.published = 0
         self.unconfirmed: dict[int, Message] = {}
         self.all_confirmed: asyncio.Future[None] | None = None
-        # As a consumer
+        # Consuming.
         self.queue = ""
         self.consumer_tag: str | None = None
         self.prefetch = 0
         self.no_ack = False
         self.last_tag = 0
         self.unacked: dict[int, Delivery] = {}  # By tag.
-        self.acked: list[Delivery] = []  # Of this queue, since they were last known to be synced,
-        self.returned: list[Delivery] = []  # and those that were given back.
-        # By the number of the publish that proves them to be.
+        self.acked: list[Delivery] = []  # Acknowledged since the last proof that they are synced.
+        self.returned: list[Delivery] = []  # Requeued since then.
+        # By the number of the publish that proves them.
         self.markers: dict[int, tuple[list[Delivery], list[Delivery]]] = {}
         self.drained: list[int] | None = None
         self.busy_at = 0.0  # When something was last delivered or settled.
-        self.asked_at = 0.0  # When the client last asked for something that is answered.
+        self.asked_at = 0.0  # When the client last sent a request that is answered.
 
     def send(self, name: str, *arguments: Any) -> None:
         if not self.closed and not self.leaving:
             self.session.write(p.method(self.number, name, *arguments))
 
     async def ask(self, answers: str | tuple[str, ...], name: str, *arguments: Any) -> p.Received:
-        """Send a method and wait for its answer. Raises Lost or Closed."""
+        """Sends a method and waits for its answer. Raises Lost or Closed."""
         if self.closed or self.leaving or self.session.lost:
             raise Lost
         future: asyncio.Future[p.Received] = self.session.loop.create_future()
@@ -102,7 +101,7 @@ class Channel:
         return message
 
     async def confirmed(self) -> None:
-        """When nothing is unconfirmed any more."""
+        """Returns when nothing is unconfirmed any more."""
         if self.closed:
             raise Lost
         if self.unconfirmed:
@@ -136,7 +135,7 @@ class Channel:
     # -- Consuming -----------------------------------------------------------------------------------------------
 
     def on_delivery(self, received: p.Received, queue: str, consumer: str, no_ack: bool) -> int:
-        """Note a delivery; its message's number."""
+        """Records a delivery, and returns the number of its message."""
         session = self.session
         tag, redelivered = received.arguments[1:3] if consumer else received.arguments[:2]
         if tag != self.last_tag + 1:
@@ -160,7 +159,7 @@ class Channel:
         return number
 
     def settle(self, tag: int, how: str) -> None:
-        """Acknowledge one, or all up to it, or give it back, or drop it."""
+        """Acknowledges one, or all up to it, or requeues or rejects it."""
         if self.closed or self.leaving or tag not in self.unacked:
             return
         self.busy_at = self.session.loop.scheduler.now
@@ -184,13 +183,13 @@ class Channel:
                 self.returned.append(delivery)
 
     def is_hungry(self) -> bool:
-        """It consumes, and has room for more."""
+        """Returns whether it consumes and its prefetch has room."""
         if self.closed or self.leaving or self.consumer_tag is None or self.session.lost:
             return False
         return self.no_ack or not self.prefetch or len(self.unacked) < self.prefetch
 
     def prove(self, queue: str, ledger: Ledger) -> None:
-        """Publish something behind all acknowledgements so far; its confirm says that they are synced."""
+        """Publishes a message after all acknowledgements so far; its confirm proves that they are synced."""
         settled = self.acked, self.returned
         self.acked, self.returned = [], []
         self.publish(queue, True, 0, ledger)
@@ -208,7 +207,7 @@ class Channel:
         for future in futures:
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # Whoever waits gets it; nobody else need hear of it.
+                future.exception()  # Marks the exception as retrieved: the waiting coroutine gets it, if there is one.
 
 
 class Session(asyncio.Protocol):
@@ -230,8 +229,8 @@ class Session(asyncio.Protocol):
         self.heard_at = loop.scheduler.now
         self.beats: asyncio.TimerHandle | None = None
         self.styles: dict[int, str] = {}  # How the consumer of a channel settles.
-        self.leaving = False  # It has said goodbye.
-        self.properties = b""  # Entries of a table: what else it says of itself.
+        self.leaving = False  # The connection is being closed.
+        self.properties = b""  # Further client properties, as entries of a table.
 
     def fail(self, text: str) -> None:
         self.ledger.fail(f"{self.name} at {self.node}: {text}")
@@ -261,10 +260,10 @@ class Session(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        """Clients here write little; what they cannot send waits."""
+        """Clients write little; what they cannot send waits."""
 
     def resume_writing(self) -> None:
-        """Likewise."""
+        """See `pause_writing`."""
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.lost and not self.leaving:
@@ -363,7 +362,7 @@ class Session(asyncio.Protocol):
         if received.name == "basic.get-ok":
             channel.on_delivery(received, channel.queue, "", channel.no_ack)
         elif received.name == "basic.consume-ok":
-            # Deliveries may follow in the same bytes, before whoever asked goes on.
+            # Deliveries may follow in the same bytes, before the waiting coroutine continues.
             channel.consumer_tag = received.arguments[0]
         _, future = channel.waiting.popleft()
         if not future.done():
@@ -371,7 +370,7 @@ class Session(asyncio.Protocol):
 
     def _on_deliver(self, channel: Channel, received: p.Received) -> None:
         if received.arguments[0] != channel.consumer_tag:
-            # Cancelled meanwhile: what was under way comes still, until the answer does, and counts.
+            # Cancelled meanwhile: deliveries in flight still arrive until the answer does, and count.
             if not channel.waiting or "basic.cancel-ok" not in channel.waiting[0][0]:
                 self.fail(f"a delivery on channel {channel.number} for a consumer that is none")
                 return
@@ -398,7 +397,7 @@ class Session(asyncio.Protocol):
         else:
             channel.settle(tag, how)
 
-    # -- Asking --------------------------------------------------------------------------------------------------
+    # -- Requests ------------------------------------------------------------------------------------------------
 
     async def open_channel(self, confirms: bool) -> Channel:
         self.opened_count += 1

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BorrowedFolder:
-    """The folder of a dead node, while another one has its lock."""
+    """The folder of a dead node, while another one holds its lock."""
 
     def __init__(self, machine: Machine, by: NodeLoop) -> None:
         self.disk: Disk = machine.disk
@@ -39,7 +39,7 @@ def place_of(machine: Machine) -> Place | None:
 
 
 def find(machine: Machine, place: Place) -> Machine | None:
-    """Whose place that is."""
+    """Returns the machine with that folder."""
     return next((one for one in machine.world.machines if one.name == place.folder), None)
 
 
@@ -50,7 +50,8 @@ def is_held(machine: Machine, place: Place) -> bool:
 
 
 def take(machine: Machine, loop: NodeLoop, place: Place) -> BorrowedFolder | None:
-    """The power of one machine fails for both, so a disk that has lost something is nobody's to read."""
+    """Takes the folder. A power failure hits both nodes of a machine, so a disk that has lost something cannot be
+    taken."""
     other = find(machine, place)
     if other is not None and machine.world.plan.proofs().is_unlocked:
         machine.world.note(machine.name, f"takes the folder of {other.name}, which nobody locks")

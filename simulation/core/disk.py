@@ -134,7 +134,7 @@ class FaultyDisk:
     # -- faults ------------------------------------------------------------------
 
     def crash(self) -> None:
-        """The node is dead; decide what its successor finds."""
+        """The node is dead; decides what it finds at its next start."""
         self.crash_after = None
         self.fail_sync_after = None
         for folder in sorted(self._folders):
@@ -148,7 +148,7 @@ class FaultyDisk:
             file.data = bytearray(file.stable)
 
     def flip(self, path: str, offset: int, bit: int) -> None:
-        """A bit changes on the medium."""
+        """Flips a bit on the medium."""
         file = self._file(path)
         file.data[offset] ^= 1 << bit
         if offset < len(file.stable):
@@ -166,7 +166,7 @@ class FaultyDisk:
         return self._files[path]
 
     def _step(self) -> str | None:
-        """Counts a change. Says whether the node dies in the middle of it or after it; dies here if before it."""
+        """Counts a change. Returns whether the node dies in the middle of it or after it; raises here if before it."""
         self.changes += 1
         if self.crash_after is None:
             return None
@@ -215,7 +215,7 @@ class FaultyDisk:
             file.stable.extend(bytes(size - len(file.stable)))
 
     def _survive(self, file: _File, clear: bool) -> None:
-        """Some of what was not synced reaches the disk."""
+        """Writes some of what was not synced."""
         mood = self.rng.random()
         for sector in sorted(file.dirty):
             if self.rng.random() < mood:
@@ -233,7 +233,7 @@ class FaultyDisk:
         self._pending_files[len(self._pending) - 1] = file
 
     def _apply_names(self, folder: str, limit: int | None) -> None:
-        """Make the first `limit` changes of names in a folder durable, or all."""
+        """Makes the first `limit` changes of names in a folder durable, or all."""
         kept: list[tuple[tuple[str, str, str], _File]] = []
         done = 0
         for index, change in enumerate(self._pending):

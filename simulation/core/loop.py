@@ -32,21 +32,21 @@ _T = TypeVar("_T")
 
 PASS_S_MIN: Final = 0.000_01
 PASS_S_MORE: Final = 0.000_1
-# So many passes at once are no work but a loop that calls itself for ever.
+# That many passes without time passing are a loop that calls itself for ever.
 PASSES_MAX: Final = 100_000
 
 
 class Endless(AssertionError):
-    """Raised when callbacks go on for ever without time going by."""
+    """Raised when callbacks continue for ever without time passing."""
 
 
 class Scheduler:
-    """Holds what is going to happen, in the order of virtual time."""
+    """Holds all future events, in the order of virtual time."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.events = 0
-        self.stop = False  # Somebody has seen enough.
+        self.stop = False  # The run is to end.
         self._sequence = 0
         self._heap: list[tuple[float, int, Callable[..., Any], tuple[Any, ...]]] = []
 
@@ -58,7 +58,7 @@ class Scheduler:
         self.at(self.now + delay, what, *args)
 
     def run(self, until: float, done: Callable[[], bool] | None = None) -> bool:
-        """Let time go by until then; True as soon as `done` says so, asked whenever a tenth of a second is over."""
+        """Lets time pass until then; returns True as soon as `done` does, which is asked every tenth of a second."""
         heap = self._heap
         look_at = self.now
         while heap and heap[0][0] <= until:
@@ -78,7 +78,7 @@ class Scheduler:
 
 
 class SimHandle(asyncio.TimerHandle):
-    """A callback that a loop was asked to call."""
+    """A scheduled callback of a loop."""
 
     __slots__ = ()
 
@@ -106,7 +106,7 @@ class SimHandle(asyncio.TimerHandle):
             self._context.run(self._callback, *self._args)
 
 
-# To the type checker it is anything at all: of a loop's eighty methods, here are the ones that are used.
+# For the type checker it is anything: of a loop's eighty methods, only those in use exist here.
 _Loop: Any = asyncio.AbstractEventLoop
 
 
@@ -125,10 +125,10 @@ class NodeLoop(_Loop):  # type: ignore[misc]
         self.network = network
         self.place = place
         self.dice = dice
-        self.on_fault = on_fault  # An exception that nobody handled.
+        self.on_fault = on_fault  # Called with an exception that nobody handled.
         self.after_pass: Callable[[], None] | None = None
         self.alive = True
-        self.dates = False  # Its protocols look at when the bytes they receive were written.
+        self.dates = False  # Whether protocols look at the time when the bytes they receive were written.
         self.base_s = dice.random() * 1e5  # A clock that never jumps, and begins anywhere.
         self._ready: deque[SimHandle] = deque()
         self._pass_due = False
@@ -166,7 +166,7 @@ class NodeLoop(_Loop):  # type: ignore[misc]
         return handle
 
     def pause(self, seconds: float) -> None:
-        """The process gets no time for so long."""
+        """The process does not run for that long."""
         self._paused_until = max(self._paused_until, self.scheduler.now + seconds)
 
     @property
@@ -211,7 +211,7 @@ class NodeLoop(_Loop):  # type: ignore[misc]
             self._schedule_pass()
 
     def _count_pass(self) -> None:
-        """A process that is busy for ten seconds on end is stuck in a circle."""
+        """Fails if a process is busy for ten seconds without a break, which is an endless loop."""
         now = self.scheduler.now
         if now - self._passes_at > 10:
             self._passes_at, self._passes = now, 0
@@ -220,7 +220,7 @@ class NodeLoop(_Loop):  # type: ignore[misc]
             raise Endless(f"{self.place} is busy without an end")
 
     def kill(self) -> None:
-        """The end of the process: nothing of it runs any more."""
+        """Ends the process: none of its callbacks run any more."""
         self.alive = False
         self._ready.clear()
         tasks, self._tasks = self._tasks, {}
@@ -257,7 +257,7 @@ class NodeLoop(_Loop):  # type: ignore[misc]
         port: int | None = None,
         **options: Any,
     ) -> SimServer:
-        assert options.get("ssl") is None  # There is no TLS in here.
+        assert options.get("ssl") is None  # There is no TLS here.
         return self.network.listen(self, protocol_factory, port or 0)
 
     async def create_connection(
@@ -288,7 +288,7 @@ class NodeLoop(_Loop):  # type: ignore[misc]
 
 
 def close_quietly(coroutine: Any) -> BaseException | None:
-    """End a coroutine whose process is dead; what it had to say about that, which is of no interest."""
+    """Closes a coroutine of a dead process, and ignores its errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -37,19 +37,19 @@ MEMORY_BYTES: Final = 1 << 34
 MEMORY_USED: Final = 1 << 26
 DESCRIPTORS: Final = 1 << 16
 STALL_STEP_S: Final = 0.25
-LOCK_S: Final = 0.02  # After which a start tries again to have the folder.
+LOCK_S: Final = 0.02  # Interval at which a start tries to lock the folder.
 DISK_BYTES: Final = 1 << 30
 DISK_RESERVE: Final = 1 << 20  # The nodes' `disk_free_limit`.
 
 
 class LifeDisk:
-    """A machine's disk as one process sees it: once the process is dead, it can do nothing to the disk."""
+    """A machine's disk as one process sees it: once the process is dead, it cannot change the disk."""
 
     def __init__(self, disk: FaultyDisk, loop: NodeLoop, on_crashed: Callable[[], None]) -> None:
         self._disk = disk
         self._loop = loop
         self._on_crashed = on_crashed
-        self.failures: set[int] = set()  # Errors that it has shown to the process.
+        self.failures: set[int] = set()  # Errors that the process has seen.
 
     def _check(self) -> None:
         if not self._loop.alive:
@@ -105,7 +105,7 @@ class LifeDisk:
 
 
 class SimWorker:
-    """A thread beside the loop, whose jobs take time and are done at some moment of it."""
+    """A thread beside the loop, whose jobs take time and take effect at some moment of it."""
 
     def __init__(self, machine: Machine, loop: NodeLoop) -> None:
         self._machine = machine
@@ -121,7 +121,7 @@ class SimWorker:
     def stop(self) -> None:
         while self._jobs and self._loop.alive:
             self._perform(0.0)
-        self._busy = True  # Whatever comes later is not begun.
+        self._busy = True  # Later jobs are not begun.
 
     def _begin(self) -> None:
         self._busy = True
@@ -207,7 +207,7 @@ class SimSurroundings:
 
 
 class Process(Protocol):
-    """What runs on a machine: a node, or a witness."""
+    """The process on a machine: a node, or a witness."""
 
     loop: asyncio.AbstractEventLoop
     fatal: str | None
@@ -219,28 +219,28 @@ class Process(Protocol):
 
 
 class Machine:
-    """A machine with a name and a disk, on which a process runs or does not."""
+    """A machine with a name and a disk, on which a process may be running."""
 
     def __init__(self, world: World, name: str, seeds: tuple[tuple[str, int], ...]) -> None:
         self.world = world
         self.name = name
-        self.seeds = seeds  # Whom a node without data asks to be let in.
+        self.seeds = seeds  # The nodes that a node without data asks to join.
         self.disk = FaultyDisk(random.Random(f"{world.seed}/disk/{name}"), DISK_BYTES)
         self.lives = 0
         self.loop: NodeLoop | None = None
         self.process: Process | None = None
         self.server: Server | None = None  # The same, if it is a node.
         self.life_disk: LifeDisk
-        self.served = False  # This process has.
+        self.served = False  # Whether this process has served clients.
         self.skew_ms = 0
         self.slow_until = 0.0
-        self.stalled_until = 0.0  # Nothing that is asked of its disk is done before.
+        self.stalled_until = 0.0  # No request to its disk is done before.
         self.memory_used = MEMORY_USED
         self.descriptors_max = DESCRIPTORS
-        self.power_next = False  # What strikes when the disk is told to crash: the power fails, or a kill comes.
+        self.power_next = False  # Whether a crash of the disk is a power failure, or a kill.
         self.at_death: list[Callable[[], None]] = []
-        self.wanted = False  # It is started again if it ends.
-        self.borrowed: borrowed_folder.BorrowedFolder | None = None  # Another node reads what this one left.
+        self.wanted = False  # Whether it is restarted if it ends.
+        self.borrowed: borrowed_folder.BorrowedFolder | None = None  # Another node reads the folder of this one.
         self.died_at = 0.0
         self.is_dark = False  # The power has failed.
         self.usual_s = random.Random(f"{world.seed}/{name}").choice((0.000_1, 0.000_5, 0.002, 0.01))
@@ -255,7 +255,7 @@ class Machine:
 
     @property
     def is_frozen(self) -> bool:
-        """Its process stands still."""
+        """Returns whether its process is frozen."""
         return self.loop is not None and self.loop.is_paused
 
     @property
@@ -289,7 +289,7 @@ class Machine:
         return usual + (dice.random() if self.world.scheduler.now < self.slow_until else 0.0)
 
     def relieve(self) -> None:
-        """There is enough of everything again."""
+        """Ends all shortages."""
         self.memory_used, self.descriptors_max = MEMORY_USED, DESCRIPTORS
 
     # -- Life and death ------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ class Machine:
         return self.server
 
     async def _live(self, process: Process) -> None:
-        """As `leveret.node.server.serve`, without signals."""
+        """Runs the process like `leveret.node.server.serve`, without signals."""
         starting = process.loop.create_task(process.start())
         try:
             await asyncio.wait([starting, process.stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -347,7 +347,7 @@ class Machine:
             self.world.scheduler.after(1.0, self._again)
 
     def is_excused(self) -> bool:
-        """A disk that failed is a reason to stop. Without space a node may fail to start, and not more than that."""
+        """Returns whether a process may stop: after a failed disk, or at its start without disk space."""
         failures = self.life_disk.failures
         return errno.EIO in failures or (errno.ENOSPC in failures and not self.served)
 
@@ -367,13 +367,13 @@ class Machine:
             self._die(self.loop, power)
 
     def wipe(self, seeds: tuple[tuple[str, int], ...]) -> None:
-        """The disk is gone, and with it all that the node was. Its successor is to join the others."""
+        """The disk is lost, and with it everything the node was. The next process is to join the others."""
         self.kill(power=True)
         self.disk = FaultyDisk(random.Random(f"{self.world.seed}/disk/{self.name}/{self.lives}"), DISK_BYTES)
         self.seeds = seeds
 
     def on_crashed(self, loop: NodeLoop) -> None:
-        """The disk says: here it ends, in the middle of something."""
+        """The disk crashes the process in the middle of a write."""
         if loop.alive:
             self._die(loop, self.power_next)
             self.world.scheduler.after(1.0, self._again)

@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 FIRST_FREE_PORT: Final = 40_000
 HIGH_WATER: Final = 64 * 1024
-CONNECT_S_MAX: Final = 127.0  # What Linux waits for an answer to its SYNs.
+CONNECT_S_MAX: Final = 127.0  # How long Linux waits for an answer to its SYNs.
 
-CUTS_MAX: Final = 60  # Of a connection and direction.
+CUTS_MAX: Final = 60  # For each connection and direction.
 
 FIN: Final = "fin"
 RST: Final = "rst"
 
 
 class SimSocket:
-    """The part of a socket that a protocol looks at."""
+    """The part of a socket that a protocol uses."""
 
     family = socket.AF_INET
 
@@ -53,7 +53,7 @@ class SimSocket:
         return self._address
 
     def setsockopt(self, level: int, option: int, value: object) -> None:
-        """Delays and buffers are the network's own business here."""
+        """Ignored: delays and buffers belong to the network here."""
 
 
 class SimServer(asyncio.AbstractServer):
@@ -100,20 +100,20 @@ class Endpoint(asyncio.Transport):
         self.protocol = protocol
         self.here = here
         self.there = there
-        self.peer: Endpoint  # Set when both are there.
+        self.peer: Endpoint  # Set when both exist.
         self.out: Pipe
         self.inbox: deque[tuple[float, bytes]] = deque()  # With the time at which it was written.
         self.inbox_bytes = 0
-        self.ended: str | None = None  # FIN or RST has come, behind what is in the inbox.
+        self.ended: str | None = None  # FIN or RST has arrived, after what is in the inbox.
         self.reading = True
         self.delivering = False
-        self.closing = False  # By the protocol, or the connection is lost.
-        self.closed = False  # The socket is gone.
+        self.closing = False  # Closed by the protocol, or the connection is lost.
+        self.closed = False  # The socket is closed.
         self.lost_told = False
         self.writing_paused = False
         self.high = HIGH_WATER
         self.low = HIGH_WATER // 4
-        self.written_at = 0.0  # When the first of the bytes was written that are being received right now.
+        self.written_at = 0.0  # When the first of the bytes that are being received was written.
 
     # -- The transport's interface -------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class Endpoint(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self.closing or not self.loop.alive or not len(data):
             return
-        if self.ended == RST:  # Who does not read learns of it by writing.
+        if self.ended == RST:  # A side that does not read learns of it by writing.
             self.loop.call_soon(self._on_reset)
         self.out.write(bytes(data))
         self._check_high()
@@ -183,7 +183,7 @@ class Endpoint(asyncio.Transport):
             self.out.forget_unsent()
             self._close_socket(None)
 
-    # -- What happens to it --------------------------------------------------------------------------------------
+    # -- Events --------------------------------------------------------------------------------------------------
 
     def on_arrived(self, written_at: float, data: bytes) -> None:
         if self.closed:
@@ -225,8 +225,8 @@ class Endpoint(asyncio.Transport):
                 self.close()
 
     def _take(self) -> bytes:
-        """All that has come, or sometimes only as much as one packet had; who wants to know when it was written gets
-        each packet for itself."""
+        """Returns everything that has arrived, or sometimes only one packet; each packet by itself, if the protocol
+        looks at times."""
         inbox = self.inbox
         if len(inbox) == 1 or self.loop.dates or self.network.dice.random() < 0.25:
             self.written_at, data = inbox.popleft()
@@ -244,7 +244,7 @@ class Endpoint(asyncio.Transport):
             self._close_socket(ConnectionResetError(104, "Connection reset by peer"))
 
     def on_sent(self) -> None:
-        """There is less in the unsent buffer."""
+        """The unsent buffer has shrunk."""
         if self.writing_paused and self.out.unsent_bytes <= self.low:
             self.writing_paused = False
             self.loop.call_soon(self._resume_writing)
@@ -275,7 +275,7 @@ class Endpoint(asyncio.Transport):
             self.protocol.connection_lost(error)
 
     def vanish(self, silently: bool) -> None:
-        """The process is dead. Its kernel says so to the other end, unless it is dead too."""
+        """The process is dead. Its kernel tells the other end, unless the machine is dead, too."""
         if self.closed:
             return
         self.closing = self.closed = True
@@ -297,15 +297,15 @@ class Pipe:
         self.source = source
         self.target = target
         self.window = dice.choice((2_000, 16_384, 65_536, 65_536, 1 << 20))
-        self.cut_rate = dice.choice((0.0, 0.02, 0.1, 0.5))  # How often a write arrives in pieces,
-        self.cuts_left = CUTS_MAX  # as long as that is worth the while.
+        self.cut_rate = dice.choice((0.0, 0.02, 0.1, 0.5))  # How often a write arrives in pieces.
+        self.cuts_left = CUTS_MAX  # How many such pieces are left, to bound the work.
         self.unsent: deque[tuple[float, bytes]] = deque()
         self.unsent_bytes = 0
-        self.under_way = 0  # Sent, and not read yet.
+        self.under_way = 0  # Bytes that were sent, and not read yet.
         self.arrives_at = 0.0
         self.stalled: deque[tuple[float, bytes | str]] = deque()
         self.ended = False
-        self.dead = False  # The machine is off that had it: what was under way is gone.
+        self.dead = False  # The machine that sent it is off: what was in flight is lost.
 
     @property
     def way(self) -> tuple[str, str]:
@@ -326,7 +326,7 @@ class Pipe:
             self._dispatch(self.network.scheduler.now, how)
 
     def on_room(self, taken: int) -> None:
-        """The reader has taken so many bytes."""
+        """The reader has taken that many bytes."""
         self.under_way -= taken
         if self.unsent and not self.ended:
             before = self.unsent_bytes
@@ -367,14 +367,14 @@ class Pipe:
     def _hand_over(self, written_at: float, what: bytes | str) -> None:
         target = self.target
         if not target.loop.alive and target.loop.place in self.network.off:
-            self.network.lost_to[self] = None  # It will be sent again and again, until the machine is back.
+            self.network.lost_to[self] = None  # It is sent again and again, until the machine is back.
         elif isinstance(what, bytes):
             target.on_arrived(written_at, what)
         else:
             target.on_ended(what)
 
     def go_on(self) -> None:
-        """The way is free again: what waits arrives after one more delay, and what is under way behind it."""
+        """The way is open again: what waits arrives after one more delay, and what is in flight after it."""
         self.network.scheduler.after(self.network.delay(*self.way), self._release)
 
     def _release(self) -> None:
@@ -393,16 +393,16 @@ class Network:
         self.scheduler = scheduler
         self.dice = dice
         self.listeners: dict[tuple[str, int], SimServer] = {}
-        self.endpoints: dict[Endpoint, None] = {}  # With an open socket.
+        self.endpoints: dict[Endpoint, None] = {}  # Those with an open socket.
         self.off: set[str] = set()  # Places whose machine is off.
         self.cuts: set[tuple[str, str]] = set()
-        self.is_rejecting = False  # What cuts a way refuses connections in the name of the other end.
+        self.is_rejecting = False  # A cut way refuses connections in the name of the other end.
         self.stalled: dict[Pipe, None] = {}
         self.lost_to: dict[Pipe, None] = {}
-        self.slow: dict[tuple[str, str], float] = {}  # Times slower than usual.
+        self.slow: dict[tuple[str, str], float] = {}  # By how much a way is slower than usual.
         self.delay_s = dice.choice((0.000_2, 0.000_2, 0.001, 0.005, 0.02))
         self._ports = FIRST_FREE_PORT
-        self._waiting: list[Callable[[], None]] = []  # Attempts that have no way.
+        self._waiting: list[Callable[[], None]] = []  # Attempts to connect that have no way.
 
     # -- Ways ----------------------------------------------------------------------------------------------------
 
@@ -419,7 +419,7 @@ class Network:
         self.cuts.add((a, b))
 
     def heal(self) -> None:
-        """All ways are free again, and as fast as ever."""
+        """Opens all ways again, at normal speed."""
         self.cuts.clear()
         self.slow.clear()
         stalled, self.stalled = self.stalled, {}
@@ -428,7 +428,7 @@ class Network:
         self._try_again()
 
     def mend(self, ways: Iterable[tuple[str, str]]) -> None:
-        """These ways are free again."""
+        """Opens these ways again."""
         self.cuts.difference_update(ways)
         for pipe in [pipe for pipe in self.stalled if not self.is_cut(*pipe.way)]:
             del self.stalled[pipe]
@@ -524,7 +524,7 @@ class Network:
         self.endpoints.pop(endpoint, None)
 
     def answer_with_reset(self, closed: Endpoint) -> None:
-        """Bytes came for a socket that is gone."""
+        """Bytes arrived for a closed socket."""
         if not closed.peer.closed:
             self.scheduler.after(self.delay(closed.loop.place, closed.there[0]), self._reset, closed)
 
@@ -553,7 +553,7 @@ class Network:
             endpoint.vanish(silently)
 
     def turn_on(self, place: str) -> None:
-        """The machine is back, and knows nothing."""
+        """The machine is back, without any connections."""
         if place not in self.off:
             return
         self.off.discard(place)
@@ -563,7 +563,7 @@ class Network:
         self._try_again()
 
     def reset(self, endpoint: Endpoint) -> None:
-        """Something in between forgets a connection; what is under way is lost."""
+        """Loses a connection in the middle, with what is in flight."""
         for end in (endpoint, endpoint.peer):
             end.out.dead = True
             self.scheduler.after(self.dice.random() * self.delay_s, end.on_ended, RST)

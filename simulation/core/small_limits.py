@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from leveret.node import server  # noqa: F401 (with it come all of a node's modules)
+from leveret.node import server  # noqa: F401 (it imports all modules of a node)
 from leveret.node.cluster import consensus_log
 
-# Of each: in which modules it is to be found, its name, and the small value.
+# Modules that have the limit, its name, and the small value.
 SMALL: Final = (
     ("leveret.broker.", "KEEP_BYTES", 1_000),
     ("leveret.broker.", "CROWDED_AT", 10),
@@ -31,13 +31,13 @@ SMALL: Final = (
     ("leveret.node.", "UNHEARD_BYTES_MAX", 20_000),
     ("leveret.node.", "KEEP_ENTRIES", 3),
 )
-# Drawn last, so that older runs stay what they were.
+# Drawn last, so that earlier seeds give the same runs.
 OF_SPOOLS: Final = (
     ("leveret.broker.remote.store_and_forward", "FLIGHT_BYTES", 500),
     ("leveret.broker.remote.store_and_forward", "WINDOW_BYTES", 1_000),
     ("leveret.broker.remote.store_and_forward", "HOLD_BYTES", 300),
 )
-# What is done in one turn of a node, or in one pass of its loop.
+# Limits for one turn of a node, or one pass of its loop.
 OF_TURNS: Final = (
     ("leveret.broker.mirrors.broadcast", "TOLD_AT_ONCE", 1),
     ("leveret.broker.mirrors.manager", "EFFECTS_AT_ONCE", 1),
@@ -51,11 +51,11 @@ OF_TURNS: Final = (
 
 @contextmanager
 def small_limits(dice: random.Random) -> Iterator[None]:
-    """Some limits are small meanwhile."""
+    """Makes some limits small for the time of a run."""
     before: list[tuple[Any, str, Any]] = []
 
     def put(prefix: str, name: str, value: Any) -> None:
-        """A module may have a limit of another one by its name: it must be the same in all of them."""
+        """Sets a limit in all modules that imported it by name."""
         modules = [module for key, module in sorted(sys.modules.items()) if key.startswith(prefix)]
         having = [one for one in modules if hasattr(one, name) and one is not consensus_log]
         assert having, f"{name} is nowhere in {prefix}"

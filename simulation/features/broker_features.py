@@ -21,7 +21,7 @@ from simulation.features.queue_features import DEAD_LETTER_QUEUE, Features
 STREAMS: Final = ("s0", "s1")
 DELAYED_QUEUE: Final = "l0"
 DELAYER: Final = "late"
-HIDDEN_QUEUE: Final = f"amq.delayed.{DELAYER}"  # Where the messages of that exchange are until they are due.
+HIDDEN_QUEUE: Final = f"amq.delayed.{DELAYER}"  # The hidden queue of that exchange.
 TIGHT: Final = "tight"
 CONNECTIONS_MAX: Final = 3
 QUEUES_MAX: Final = 4
@@ -74,7 +74,7 @@ def draw_streams(seed: int, nodes: int) -> dict[str, Stream]:
 
 
 def limit_deliveries(dice: random.Random, found: dict[str, Features]) -> dict[str, Features]:
-    """Some of the queues have a limit, most of the quorum queues do. Other queues than those have it by policies."""
+    """Gives some of the queues a delivery limit, most of the quorum queues. Classic queues get it by policies."""
 
     def limited(name: str, one: Features) -> Features:
         limit = dice.choice((0, 1, 2, 2, 5))
@@ -86,7 +86,7 @@ def limit_deliveries(dice: random.Random, found: dict[str, Features]) -> dict[st
 
 
 def draw_special(dice: random.Random, nodes: int) -> tuple[str, dict[str, Any]]:
-    """A step of a client."""
+    """Draws a step of a client."""
     what = dice.choices([name for name, _ in STEPS], [weight for _, weight in STEPS])[0]
     return what, globals()[f"_{what}"](dice, nodes)
 
@@ -96,7 +96,7 @@ def _publish(dice: random.Random, nodes: int) -> dict[str, Any]:
         "queue": dice.choice(STREAMS),
         "count": dice.choice((1, 1, 2, 5, 20)),
         "padding": dice.choice((0, 0, 10, 100, 1_000, 5_000)),
-        "persistent": dice.random() < 0.7,  # To a stream it is all the same.
+        "persistent": dice.random() < 0.7,  # To a stream it makes no difference.
         "wait": dice.random() < 0.6,
     }
 
@@ -163,6 +163,6 @@ def _settle_in(dice: random.Random, nodes: int) -> dict[str, Any]:
 
 
 def turn_special(dice: random.Random, what: str, arguments: dict[str, Any]) -> None:
-    """Some faults of masters are for those of special queues."""
+    """Turns some faults of masters into faults of masters of special queues."""
     if what in ("fell_master", "hand_over") and dice.random() < 0.5:
         arguments["queue"] = dice.choice((*STREAMS, HIDDEN_QUEUE, DELAYED_QUEUE))

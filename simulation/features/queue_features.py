@@ -17,14 +17,14 @@ import random
 from dataclasses import dataclass
 from typing import Any, Final
 
-DEAD_LETTER_QUEUE: Final = "e0"  # The queue of the dead.
+DEAD_LETTER_QUEUE: Final = "e0"  # The dead-letter queue.
 DEAD_LETTER_EXCHANGE: Final = "letters"
 HOUR_MS: Final = 3_600_000  # More than any run takes.
 GOES_MS: Final = 3_000
 EXPIRING: Final = {"w0": GOES_MS, "w1": HOUR_MS}
 VIAS: Final = ("", "", "", "CC", "BCC", "alt")
 EXCHANGES: Final = frozenset({"alt", "late"})  # Ways that are exchanges of the same name.
-NOWHERE: Final = "nowhere"  # A key of no queue.
+NOWHERE: Final = "nowhere"  # A routing key of no queue.
 
 
 @dataclass(frozen=True)
@@ -32,20 +32,20 @@ class Features:
     """The features of a queue."""
 
     quorum: bool = False
-    by_policy: bool = False  # What a policy can say comes from one.
+    by_policy: bool = False  # What a policy can set is set by one.
     ttl_ms: int | None = None
     max_length: int | None = None
     max_bytes: int | None = None
     overflow: str = "drop-head"
-    letters: str | None = None  # The exchange that its dead letters go to.
-    keeps: bool = False  # They are sent until they are taken.
-    single: bool = False  # One consumer gets everything.
+    letters: str | None = None  # Its dead-letter exchange.
+    keeps: bool = False  # dead-letter-strategy: at-least-once.
+    single: bool = False  # Single active consumer.
     priorities: int = 0
     delivery_limit: int | None = None  # What comes back more often than that leaves.
-    by_operator: bool = False  # The delivery limit comes from an operator policy.
+    by_operator: bool = False  # The delivery limit is in an operator policy.
 
     def rules(self) -> dict[str, Any]:
-        """What an argument or a policy can say."""
+        """Returns what an argument or a policy can set."""
         said: dict[str, Any] = {"message-ttl": self.ttl_ms, "max-length": self.max_length}
         said["max-length-bytes"] = self.max_bytes
         if self.max_length is not None or self.max_bytes is not None:
@@ -59,7 +59,7 @@ class Features:
         return {name: value for name, value in said.items() if value is not None}
 
     def arguments(self) -> dict[str, Any]:
-        """As a queue is declared."""
+        """Returns the arguments of its declaration."""
         said: dict[str, Any] = {"x-queue-type": "quorum"} if self.quorum else {}
         if self.single:
             said["x-single-active-consumer"] = True
@@ -71,11 +71,11 @@ class Features:
 
     @property
     def counts(self) -> bool:
-        """Whether its messages tell how often they have come back."""
+        """Returns whether its messages have a delivery count."""
         return self.quorum or self.delivery_limit is not None
 
     def ttl_of(self, own_ms: int | None) -> int | None:
-        """How long a message lives that brings this time to live with it."""
+        """Returns the TTL of a message with this expiration."""
         return min((one for one in (self.ttl_ms, own_ms) if one is not None), default=None)
 
 
@@ -85,7 +85,7 @@ PLAIN: Final = Features()
 def draw_features(
     dice: random.Random, durable: int, may_be_quorum: bool, may_be_by_policy: bool
 ) -> dict[str, Features]:
-    """Of each of the durable queues, and of the one for dead letters."""
+    """Draws the features of the durable queues, and of the dead-letter queue."""
     found = {f"d{number}": _draw_one(dice, may_be_quorum, may_be_by_policy) for number in range(durable)}
     limited = dice.random() < 0.25
     found[DEAD_LETTER_QUEUE] = Features(max_length=4, overflow="reject-publish") if limited else PLAIN
@@ -114,7 +114,7 @@ def _draw_one(dice: random.Random, may_be_quorum: bool, may_be_by_policy: bool) 
 
 
 def draw_extras(dice: random.Random) -> dict[str, Any]:
-    """Of a publish."""
+    """Draws the properties of a publish."""
     return {
         "expires_ms": dice.choice((300, 2_000, HOUR_MS)) if dice.random() < 0.25 else None,
         "priority": dice.randrange(8) if dice.random() < 0.5 else None,

@@ -44,7 +44,8 @@ class Checker:
         self.commits[node] = 0
 
     def on_written(self, node: str, snapshot: Snapshot | None, entries: list[Entry]) -> None:
-        """One index and term is one entry, with one predecessor: so logs that agree there agree on all before."""
+        """Checks that one index and term is one entry with one predecessor: so logs that agree there agree on
+        everything before."""
         log = self.logs[node]
         if snapshot is not None:
             log.clear()
@@ -82,8 +83,8 @@ class Checker:
             self.committed_before.setdefault(ready.term, max(self.committed, default=0))
 
     def on_elected(self, node: str, term: int) -> None:
-        """A leader has all that was committed before its election. Its own disk may be slow: a leader of a later term
-        may have committed more by the time this one's term is on disk."""
+        """Checks that a leader has everything committed before its election. Its own disk may be slow: a leader of a
+        later term may have committed more by the time this one's term is on disk."""
         log = self.logs[node]
         for index in range(min(log, default=0) + 1, self.committed_before[term] + 1):
             if index in self.committed and log.get(index) != self.committed[index][0]:

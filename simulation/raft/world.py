@@ -36,7 +36,8 @@ from simulation.raft.checker import Checker, Violation
 
 FOLDER = "raft"
 STEPS = 20
-SETTLE_TICKS = 600  # For a leader, a commit and agreement after all is healed. Far more than it should ever take.
+# For a leader, a commit and agreement after everything is healed. Far more than it should ever take.
+SETTLE_TICKS = 600
 _STATE = struct.Struct(">QI")
 
 
@@ -62,7 +63,7 @@ class Machine:
 
 
 class Node:
-    """A place in the world with a name and a disk; what runs there has an id."""
+    """A place in the world with a name and a disk; the process there has an id."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -74,11 +75,11 @@ class Node:
         self.raft: Raft | None = None
         self.job: WriteBatch | None = None
         self.snapshot_job: WriteSnapshot | None = None
-        self.borrower: tuple[Node, int] | None = None  # Who has this one's disk, and in which of its lives.
+        self.borrower: tuple[Node, int] | None = None  # The node that has this one's disk, and in which of its lives.
         self.wipe()
 
     def wipe(self) -> None:
-        """The disk is gone; what comes back is somebody else under the old name."""
+        """Loses the disk; the next process is another member under the old name."""
         self.stop()
         if self.serial:
             self.world.lost.add(self.id)
@@ -133,7 +134,7 @@ class Node:
         self.life += 1
 
     def crash(self) -> None:
-        """The process is killed, perhaps in the middle of a write, and perhaps because the power goes."""
+        """Kills the process, perhaps in the middle of a write, and perhaps by a power failure."""
         if self.raft is None:
             return
         self.world.note("crash", self.id)
@@ -162,7 +163,7 @@ class Node:
             self.world.after(self.tick_after, self.on_tick, life)
 
     def pump(self) -> None:
-        """Do what Raft wants done, until a write has to be waited for."""
+        """Does what Raft asks for, until a write has to be waited for."""
         while self.raft is not None and self.job is None and (ready := self.raft.ready()) is not None:
             self.world.checker.on_shown(self.id, ready)
             self.world.send(ready.early)
@@ -200,7 +201,7 @@ class Node:
         self.pump()
 
     def finish(self, ready: Ready) -> None:
-        """All of a Ready but its writing."""
+        """Does everything of a Ready except its writing."""
         world, raft = self.world, self.raft
         assert raft is not None
         if ready.role is Role.LEADER and self.term_led < ready.term:
@@ -271,12 +272,12 @@ class Node:
 
 @dataclass(frozen=True)
 class Plan:
-    """A seed and how much to do with it."""
+    """A seed and the amount of work."""
 
     seed: int
     nodes: int | None = None
     steps: int = STEPS
-    paired: bool = False  # Of two voters, one goes on alone where it may.
+    paired: bool = False  # Of two voters, one continues alone where it may.
 
     @property
     def command(self) -> str:
@@ -312,13 +313,13 @@ class World:
         self.tail = rng.choice((0.0, 0.02, 0.1))  # How many messages come much too late.
         self.loss = self.doubling = 0.0
         self.in_step = rng.random() < 0.4  # All timeouts are the same, so that elections collide.
-        self.dying = rng.choice((0.0, 0.0, 0.5))  # How many die of having voted.
+        self.dying = rng.choice((0.0, 0.0, 0.5))  # How many die after they have voted.
         self.disk_ticks = rng.choice((0.01, 0.1, 1.0))
         self.calm = False
         self.cut: set[tuple[str, str]] = set()
         self.places: dict[str, Node] = {}
         self.proposals = 0
-        self.lost: set[str] = set()  # Ids whose disks are gone.
+        self.lost: set[str] = set()  # Ids whose disks are lost.
         count = plan.nodes or rng.choice((2, 3, 3, 3, 4, 5))
         self.nodes = [Node(self, f"n{number}") for number in range(1, count + 1)]
         for node in self.nodes:
@@ -373,7 +374,7 @@ class World:
     # Clients
 
     def leaders(self) -> list[Node]:
-        """All that believe to lead: a client cannot know better."""
+        """Returns all nodes that believe they are the leader: a client cannot know better."""
         return [node for node in self.nodes if node.raft is not None and node.raft.is_leader]
 
     def on_client(self) -> None:
@@ -401,7 +402,7 @@ class World:
     # Faults
 
     def step(self) -> None:
-        """Something happens to the cluster."""
+        """Does one random thing to the cluster."""
         faults: tuple[Callable[[], None], ...] = (
             self.crash_one,
             self.crash_one,
@@ -452,12 +453,12 @@ class World:
             self.after(self.rng.expovariate(0.2), self.restart, node)
 
     def rush(self) -> None:
-        """The leader falls, and two stand for election in the same moment."""
+        """The leader dies, and two nodes stand for election at the same moment."""
         for node in self.leaders():
             self.bounce(node)
         for node in self.running():
             assert node.raft is not None
-            node.raft.on_link_lost(node.raft.leader or "")  # So that nobody refuses for the sake of the fallen.
+            node.raft.on_link_lost(node.raft.leader or "")  # So that nobody refuses a vote because of the dead leader.
         self.after(0.5, self.rush_now)
 
     def rush_now(self) -> None:
@@ -494,7 +495,7 @@ class World:
         return raft.is_succeeding or (raft.is_leader and not raft.log.is_membership_committed)
 
     def pairs(self) -> list[tuple[Node, Raft, Node]]:
-        """A running voter, and the place of the only other one, if that is the same still."""
+        """Returns a running voter and the place of the only other one, if that is still the same."""
         found = []
         for node in self.running():
             assert node.raft is not None
@@ -504,7 +505,7 @@ class World:
         return found
 
     def outlive(self) -> None:
-        """One of two is dead, and the other one has its disk."""
+        """One of two voters is dead, and the other one has its disk."""
         for node, raft, dead in self.pairs():
             if dead.raft is not None or dead.borrower is not None:
                 continue
@@ -524,7 +525,7 @@ class World:
             node.pump()
 
     def rest(self) -> None:
-        """One of two is about to stop."""
+        """One of two voters is about to stop."""
         for node, raft, other in self.pairs():
             if raft.is_leader:
                 self.change(node, Demote(self.rng.choice((node.id, other.id))))
@@ -544,7 +545,7 @@ class World:
     def isolate_leader(self) -> None:
         for leader in self.leaders():
             self.cut |= {pair for node in self.nodes for pair in ((leader.name, node.name), (node.name, leader.name))}
-            self.propose(leader)  # What it takes on now, another leader's will replace.
+            self.propose(leader)  # Another leader will replace this proposal.
             leader.pump()
         self.note("cut", *sorted(self.cut))
 
@@ -602,7 +603,7 @@ class World:
         node.pump()
 
     def next_change(self, node: Node) -> Change | None:
-        """What to do next about the members: first of all, remove those whose disks are gone."""
+        """Returns the next change of members: first of all, removing those whose disks are lost."""
         assert node.raft is not None
         rng, membership = self.rng, node.raft.membership
         for lost in sorted(self.lost & set(membership.ids)):
@@ -619,7 +620,7 @@ class World:
         return Remove(rng.choice(membership.voter_ids)) if len(membership.voters) > 1 else None
 
     def join(self, node: Node) -> Change:
-        """A node joins, or comes back after it was removed: mostly with an empty disk, and then as somebody else."""
+        """A node joins, or returns after it was removed: mostly with an empty disk, and then as another member."""
         if node.founded and not self.is_known(node.id) and self.rng.random() < 0.8:
             node.crash()
             node.wipe()
@@ -629,19 +630,19 @@ class World:
         return AddLearner(node.member)
 
     def is_known(self, member_id: str) -> bool:
-        """Whether any node might still count on that member."""
+        """Returns whether any node might still count that member."""
         founded = [node for node in self.nodes if node.founded]
         return any(node.raft is None for node in founded) or any(
             member_id in membership.ids for membership in self.memberships()
         )
 
     def memberships(self) -> list[Membership]:
-        """All that running nodes have in their logs."""
+        """Returns all memberships in the logs of running nodes."""
         rafts = [node.raft for node in self.nodes if node.raft is not None]
         return [placed.membership for raft in rafts for placed in raft.log.memberships]
 
     def lose_disk(self) -> None:
-        """One voter's disk is gone for ever. More than that, and nobody could promise anything."""
+        """Loses one voter's disk. If more were lost, nothing could be promised."""
         if any(node.raft is None for node in self.nodes):
             return
         if any(len(one.voters) < 3 or self.lost & set(one.ids) for one in self.memberships()):
@@ -658,7 +659,7 @@ class World:
         first.start(found=True)
         self.after(3, self.on_client)
         self.run(15)
-        while len(self.members()) < len(self.nodes) and self.now < 200:  # Most faults need company.
+        while len(self.members()) < len(self.nodes) and self.now < 200:  # Most faults need several nodes.
             for node in self.leaders():
                 change = self.next_change(node)
                 if isinstance(change, AddLearner | Promote):
@@ -674,7 +675,7 @@ class World:
         return leaders[0].raft.membership.voter_ids if leaders and leaders[0].raft is not None else ()
 
     def settle(self) -> None:
-        """Everything works again; so must the cluster."""
+        """Heals everything; then the cluster must work."""
         self.heal()
         self.note("settle")
         self.calm, self.tail, self.delay, self.disk_ticks = True, 0.0, min(self.delay, 0.1), min(self.disk_ticks, 0.1)
@@ -717,7 +718,7 @@ class World:
 
 
 def run(plan: Plan, trace_max: int = 60) -> World:
-    """Play a plan. What goes wrong is a `Violation` that says how to replay it."""
+    """Plays a plan. Raises `Violation`, which says how to replay it."""
     world = World(plan, trace_max)
     try:
         world.play()

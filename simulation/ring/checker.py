@@ -21,7 +21,7 @@ Key = tuple[int, Any]
 
 
 class Violation(AssertionError):
-    """The machine, or this simulation, is wrong."""
+    """The replication, or this simulation, is wrong."""
 
 
 def fingerprint(block: Any) -> Key:
@@ -42,7 +42,7 @@ def total(live: Mapping[int, bytes]) -> int:
 
 
 class DiskLog:
-    """What one disk has synced, as far as numbers go."""
+    """The block numbers that one disk has synced."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -76,21 +76,22 @@ class DiskLog:
 
 class Checker:
     def __init__(self) -> None:
-        self.log: dict[int, Key] = {}  # What is confirmed.
+        self.log: dict[int, Key] = {}  # Confirmed blocks.
         self.end = 0
-        self.archive: dict[tuple[int, int], tuple[Key, int]] = {}  # What ever was confirmed, and in which epoch.
+        # Everything that was ever confirmed, and in which epoch.
+        self.archive: dict[tuple[int, int], tuple[Key, int]] = {}
         self.live: dict[int, bytes] = {}
-        self.sums: dict[int, int] = {0: 0}  # Of what lives after each block.
-        self.settled: dict[int, tuple[int, bytes]] = {}  # In which epoch that was confirmed, and what it was.
+        self.sums: dict[int, int] = {0: 0}  # Checksums of the live messages after each block.
+        self.settled: dict[int, tuple[int, bytes]] = {}  # The epoch in which the settle was confirmed, and the message.
         self.leaders: dict[int, tuple[str, int]] = {}
         self.applied: dict[str, int] = {}
         self.disks: dict[str, DiskLog] = {}
         self.lossy = 0
         self.lost_epoch = 0
-        self.adopted = 0  # The start block of one who was promoted by force although it lacked messages,
+        self.adopted = 0  # The start block of a master that was promoted by force although it lacked messages.
         self.adopted_epoch = 0
-        self.adopt: dict[int, bytes] = {}  # and what was left.
-        self.epochs: Mapping[int, int] = {}  # Of the log of the last one promoted by force.
+        self.adopt: dict[int, bytes] = {}  # What was left then.
+        self.epochs: Mapping[int, int] = {}  # The epochs of the log of the last master promoted by force.
         self.told: dict[str, set[int]] = {}
         self.confirms = 0
 
@@ -124,13 +125,13 @@ class Checker:
         epochs: Mapping[int, int],
         adopt: Mapping[int, bytes] | None,
     ) -> None:
-        """`epochs`: of every number of its log before its start block. `adopt`: it was promoted by force although it
-        lacked messages; this is left."""
+        """`epochs`: the epoch of every number of its log before its start block. `adopt`: it was promoted by force
+        although it lacked messages; this is left."""
         leader = self.leaders.setdefault(epoch, (name, life))
         if leader != (name, life):
             raise Violation(f"{leader} and {name} lead epoch {epoch}")
         if epoch < self.lossy:
-            return  # Another was promoted by force meanwhile, without its knowing.
+            return  # Another was promoted by force meanwhile, unknown to it.
         if adopt is not None and lossy > 0:
             self.lost_epoch = lossy
             self.log, self.end, self.settled, self.sums = {}, number - 1, {}, {number - 1: 0}
@@ -138,17 +139,18 @@ class Checker:
         elif adopt is not None:
             raise Violation(f"{name} lacks messages and leads epoch {epoch}")
         elif self.end < self.adopted and epochs.get(self.adopted) == self.adopted_epoch and lossy == self.lost_epoch:
-            pass  # It comes back with its start block, which was not confirmed yet.
+            pass  # It returns with its start block, which was not confirmed yet.
         elif lossy > self.lost_epoch or (lossy and self.log.get(self.end, (0,))[0] < lossy):
             self.lost_epoch = lossy  # Once more, if it lost its start block again before that was confirmed.
             self.forgive(name, epochs, number)
         elif self.end >= self.adopted and self.end:
             last = self.log[self.end][0]
-            if last < epoch and epochs.get(self.end) != last:  # Else a later one leads already, without its knowing.
+            # Otherwise there is already a later master, unknown to it.
+            if last < epoch and epochs.get(self.end) != last:
                 raise Violation(f"{name} leads epoch {epoch} without the confirmed block {self.end}")
 
     def forgive(self, name: str, epochs: Mapping[int, int], number: int) -> None:
-        """A promotion was forced: what was ever confirmed of the new master's log, and is on its disk, is
+        """After a forced promotion: what was ever confirmed of the new master's log, and is on its disk, is
         confirmed, and nothing else."""
         self.epochs = epochs
         if epochs.get(self.adopted) != self.adopted_epoch:
@@ -209,7 +211,7 @@ class Checker:
         self.sums[number] = sum_now
 
     def on_confirmed(self, name: str, epoch: int, durable: int, view: Any, disks: Mapping[str, str]) -> None:
-        """A master tells its publishers. `disks`: the ids of the disks that exist."""
+        """A master confirms to its publishers. `disks`: the ids of existing disks."""
         self.confirms += 1
         if epoch < self.lossy or durable > self.end:
             if epoch >= self.lossy == self.lost_epoch:
@@ -236,7 +238,7 @@ class Checker:
     # -- states ----------------------------------------------------------------------
 
     def on_state(self, name: str, number: int, live: Mapping[int, bytes]) -> None:
-        """What a complete member stores when it has applied `number`."""
+        """Checks what a complete member stores when it has applied `number`."""
         if number in self.sums and number >= self.adopted and total(live) != self.sums[number]:
             raise Violation(f"{name} stores something else at {number}: {len(live)} messages")
 

@@ -1,4 +1,4 @@
-"""What happens to a world of one mirrored queue: crashes, cuts, disks, and what an operator wants."""
+"""Faults in a world of one mirrored queue: crashes, cuts, disks, and operators."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Faults:
         for node in world.nodes.values():
             node.speed, node.full = 1.0, False
             if node.alive:
-                node.syncing = False  # What a slow disk was at is done soon.
+                node.syncing = False  # The pending write of a slow disk is done soon.
                 world.sync(node)
 
     def fault_of_network(self, what: str, names: list[str], master: str) -> bool:
@@ -103,7 +103,7 @@ class Faults:
                 world.act(node)
                 world.at(world.wait(0.5), world.bounce, name)
         elif what in ("wipe", "damage"):
-            # While one in-sync disk survives. A removal that is under way might make it the only one.
+            # While one in-sync disk survives. A pending removal might make it the only one.
             intact = [other for other, disk in world.view.in_sync if other != name and world.nodes[other].disk == disk]
             if intact and not world.flying:
                 world.tally("damages")
@@ -112,7 +112,7 @@ class Faults:
             self.command(what, names, master)
 
     def command(self, what: str, names: list[str], master: str) -> None:
-        """What an operator or a policy asks of the master."""
+        """Returns a command of an operator or a policy to the master."""
         world = self.world
         rng, node = world.rng, world.nodes[master]
         member = node.member

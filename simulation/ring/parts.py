@@ -1,4 +1,4 @@
-"""What a world of one mirrored queue is made of: disks and what is on them, the queue at its master, links, nodes."""
+"""The parts of a world of one mirrored queue: disks and their contents, the queue at its master, links, nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulation.ring.checker import Violation
 
 
 class Stored:
-    """What a node's storage adds up to: the set that blocks, applied, make."""
+    """The contents of a node's storage: the messages that the applied blocks leave."""
 
     def __init__(self) -> None:
         self.live: dict[int, bytes] = {}
@@ -53,7 +53,7 @@ class Stored:
 
 
 def replay(writes: list[Write]) -> tuple[Recovered, Stored]:
-    """What a node finds on its disk."""
+    """Returns what a node finds on its disk."""
     stored, found = Stored(), Recovered()
     base = 0
     pending: deque[Block] = deque()
@@ -107,7 +107,7 @@ class Link:
         self.ends = (a, b)
         self.dead = False
         self.doomed = False
-        self.mute: set[str] = set()  # Whose frames are lost from now on.
+        self.mute: set[str] = set()  # Nodes whose frames are lost from now on.
         self.last: dict[str, float] = {}
 
 
@@ -116,8 +116,8 @@ class Node:
         self.name = name
         self.alive = False
         self.life = 0
-        self.generation = 0  # Of its member: events for an earlier one are void.
-        self.version = 0  # Of the newest view that its process has seen.
+        self.generation = 0  # Number of its member: events for an earlier one are void.
+        self.version = 0  # Version of the newest view that its process has seen.
         self.disk_number = 0
         self.writes: list[Write] = []
         self.base_id = 0  # Writes before this life.
@@ -138,7 +138,7 @@ class Node:
 class Publisher:
     def __init__(self) -> None:
         self.number = 0
-        self.open: dict[int, int] = {}  # Message number -> block.
+        self.open: dict[int, int] = {}  # Message number → block.
         self.target: tuple[str, int, int] | None = None
         self.since = 0.0
         self.told: set[int] = set()

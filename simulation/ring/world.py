@@ -2,12 +2,12 @@
 
     python -m simulation.ring --seed N [--count C] [--mode safe|lossy|async] [--trace]
 
-Everything follows from the seed. The members are the real machine (`leveret.mirror`); their shell is here. Consensus is
-a stub: it commits views in order, by compare-and-set, after a delay, for those who reach a majority of nodes, and loses
-proposals now and then. A disk keeps a prefix of what was written to it and at least what was synced; it may be wiped,
-damaged (then its node knows, and takes another id for it), full, or slow, and its sync may fail. Links break, at one
-end sooner than at the other; what was on its way is lost. Publishers send again what was not confirmed when their
-master goes. Then all is healed, and everybody must be in sync, hold the same, and confirm again.
+Everything follows from the seed. The members are the real machine (`leveret.replication`); the code that drives them is
+here. Consensus is a stub: it commits views in order, by compare-and-set, after a delay, for nodes that reach a majority,
+and sometimes loses proposals. A disk keeps a prefix of what was written to it and at least what was synced; it may be
+wiped, damaged (then its node notices, and takes another disk id), full, or slow, and its sync may fail. Links break, at
+one end sooner than at the other; what was in flight is lost. Publishers publish unconfirmed messages again when their
+master is lost. Then everything is healed, and all members must be in sync, hold the same, and confirm again.
 
 What must never happen is in `simulation.ring.checker`.
 """
@@ -80,7 +80,7 @@ class World:
         self.every = rng.choice((1.0, 4.0, 12.0))
         self.kill = rng.choice((0, 0, 0.4))
         self.lazy = rng.random() < 0.7  # Ticks only for those who want them.
-        self.coded = rng.random() < 0.15  # Frames are made bytes and back.
+        self.coded = rng.random() < 0.15  # Frames are encoded and decoded.
         self.options = plan.options or self.roll_options()
         picked = rng.sample(FAULTS, rng.randint(4, len(FAULTS)))
         faults = [*(plan.faults or picked), "heal", "restart", "restart", "heal"]
@@ -188,8 +188,8 @@ class World:
             self.at(self.wait(3), self.start, name)
 
     def damage(self, name: str, keep: int) -> None:
-        """The disk is wiped (keep: 0), or what it had synced is unreadable from some point on. The node finds out, and
-        takes another id for it."""
+        """Wipes the disk (keep: 0), or makes what it had synced unreadable from some point on. The node notices, and
+        takes another disk id."""
         self.crash(name)
         node = self.nodes[name]
         del node.writes[keep:]
@@ -220,7 +220,7 @@ class World:
         node = self.nodes[name]
         if node.alive and node.life == life and node.member is not None and name not in self.stalled:
             if node.member.view is None and view.version < node.version:
-                return  # The first view of a new member is no older than what the one before it has seen.
+                return  # The first view of a new member is no older than what the previous one has seen.
             node.version = max(node.version, view.version)
             node.member.on_view(view)
             self.act(node)
@@ -297,7 +297,7 @@ class World:
         self.at(when - self.now, self.deliver, name, peer, link, frame, self.nodes[peer].life)
 
     def doom(self, link: Link, sender: str) -> None:
-        """A frame is lost, so all behind it are, and the link will be found broken."""
+        """Loses a frame, and all after it; the link will be found broken."""
         link.mute.add(sender)
         if not link.doomed:
             link.doomed = True
@@ -349,7 +349,7 @@ class World:
         self.act(node)
 
     def read(self, node: Node, generation: int, request: Request) -> None:
-        """Look at what lives now; the contents come later."""
+        """Reads which messages are live now; the contents come later."""
         live: list[tuple[int, int]] = []
         runs: list[Run] = []
         size, upto = 0, request.bound
@@ -380,7 +380,7 @@ class World:
         while node.member is not None and (effects := node.member.take()):
             member = node.member
             for effect in effects:
-                if node.member is member:  # Else it was dropped.
+                if node.member is member:  # Otherwise it was dropped.
                     self.perform(node, member, effect)
         self.sync(node)
 
@@ -424,8 +424,8 @@ class World:
                 self.forget(node)
 
     def forget(self, node: Node) -> None:
-        """It is in the ring no more: its copy goes, and a new member waits for the node to be named again. A crash may
-        bring the old copy back, though."""
+        """It is no longer in the ring: its copy is deleted, and a new member waits until the node is in a view
+        again. A crash may bring the old copy back, though."""
         self.tally("copies forgotten")
         if self.rng.random() < 0.8:
             node.writes, node.synced = [], 0
@@ -577,13 +577,13 @@ class World:
     def settle(self) -> None:
         self.calm = True
         self.net, self.fsync, self.meta = min(self.net, 0.1), min(self.fsync, 0.1), min(self.meta, 0.3)
-        self.pace = max(self.pace, 0.4)  # Windows are small here: who is behind must be able to catch up.
+        self.pace = max(self.pace, 0.4)  # Windows are small here: a mirror that lags must be able to catch up.
         self.faults.heal()
         for name in self.nodes:
             self.start(name)
         self.run(self.now + 10)
         for name in self.nodes:
-            self.start(name)  # Who was to be started later, and crashed before.
+            self.start(name)  # Nodes that were to be started later, and crashed before.
         for _ in range(60):
             self.run(self.now + 5)
             self.readmit()
@@ -593,8 +593,8 @@ class World:
             raise Violation(f"not all are back in sync: {self.view}\n{self.standings()}")
 
     def readmit(self) -> None:
-        """Whose disk had failed left the ring; it was repaired, and comes back. And what is not fetched by itself is
-        fetched on demand."""
+        """A node whose disk had failed left the ring; its disk was repaired, and it returns. And what is not
+        synchronised automatically is synchronised on demand."""
         node = self.nodes[self.view.master]
         member = node.member
         if member is not None and member.serving and len(self.view.ring) < 2:
@@ -659,7 +659,7 @@ class World:
 
 
 def run(plan: Plan) -> World:
-    """One seed. A failure tells what happened last, and how to see it again."""
+    """Runs one seed. A failure shows the last events, and how to repeat it."""
     world = World(plan)
     try:
         world.run(plan.time)

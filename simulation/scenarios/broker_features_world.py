@@ -41,10 +41,10 @@ START_S: Final = 60.0
 SCAN_S: Final = 30.0
 BROKER_FEATURES_QUEUES: Final = (*STREAMS, HIDDEN_QUEUE)
 UNREST_S: Final = 60.0
-AWAY_S: Final = 8.0  # Until everybody has missed a machine, and found it again.
+AWAY_S: Final = 8.0  # Until every node has missed a machine, and found it again.
 LATE_MS: Final = 3_000
-LATE_S: Final = 1.0  # So much later than its time something may come, in a quiet world.
-SKEW_S: Final = 300.0  # Clocks that are further apart are put forward before what is delayed is waited for.
+LATE_S: Final = 1.0  # How late a delayed message may come, without faults.
+SKEW_S: Final = 300.0  # Clocks that are further apart are set forward before delayed messages are waited for.
 CHANNELS_MAX: Final = 5
 
 
@@ -72,7 +72,7 @@ class BrokerFeatures:
         self._give(2, "delayer")
         self._wait("streams and delays could not be declared")
         for name in (*BROKER_FEATURES_QUEUES, DELAYED_QUEUE):
-            checker.queue(name)  # Their disks may be lost before anybody has used them.
+            checker.queue(name)  # Their disks may be lost before any client has used them.
         self.world.operators.order(AddVhost(TIGHT))
         self.world.run_for(2.0)
         self.world.operators.order(
@@ -114,7 +114,7 @@ class BrokerFeatures:
         self.world.run_for(2.0)
 
     def scan_streams(self, checker: BrokerFeaturesChecker) -> dict[str, list[int]]:
-        """Read all of each stream."""
+        """Reads all of each stream."""
         found: dict[str, list[int]] = {name: [] for name in STREAMS}
         for number, (name, into) in enumerate(found.items()):
             self._give(number, "scan", queue=name, into=into)
@@ -129,7 +129,7 @@ class BrokerFeatures:
         return found
 
     def _trim_streams(self, checker: BrokerFeaturesChecker) -> None:
-        """What is too much or too old goes, when enough has come behind it."""
+        """Checks that retention removes messages when enough have come after them."""
         for name in STREAMS:
             kind, since = checker.streams.books[name].kind, self.world.scheduler.now
             if kind.keeps_all or checker.queue(name).lost or checker.skew_ms:
@@ -168,8 +168,8 @@ class BrokerFeatures:
             )
 
     def _put_clocks_forward(self, checker: BrokerFeaturesChecker) -> None:
-        """Where clocks are hours apart, what one node has dated another would let go hours later. Nobody simulates
-        that time, with its million ticks: all clocks leap to where the fastest of them has been."""
+        """Sets all clocks forward to the fastest: where clocks are hours apart, a message dated by one node would be
+        due hours later at another, and nobody simulates a million ticks for that."""
         ms = checker.skew_ms
         if ms > SKEW_S * 1000:
             self.world.note("world", f"all clocks are put forward by {ms} ms")
@@ -177,12 +177,12 @@ class BrokerFeatures:
                 self.world.fault_skew(node, ms)
 
     def _find_room(self, checker: BrokerFeaturesChecker) -> None:
-        """All have to do with `tight`, and one of them dies with that: nobody counts its connections any more."""
+        """Checks the limits of `tight` after a node with open connections has died: those no longer count."""
         for number in range(len(self.world.machines)):
             self._give(number, "crowd", node=number, count=1, seconds=UNREST_S)
         self._wait("nobody could go where there is little room")
         machine = self.world.dice.choice(self.world.machines)
-        if len(self.world.machines) > 1:  # Else there is nobody who could count them.
+        if len(self.world.machines) > 1:  # Otherwise there is no node that could count them.
             checker.on_disturbed(self.world.scheduler.now + UNREST_S)
             machine.kill(power=self.world.dice.random() < 0.5)
             self.world.run_for(1.0)

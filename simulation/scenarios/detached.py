@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from simulation.core.machine import Machine
     from simulation.world import World
 
-SUNDERED: Final = (40, 85)  # The steps that do so.
-SPARED: Final = 5  # Of so many other faults one is not left out.
-BEFORE_S: Final = 8.0  # In which both start, fill their copies, and clients publish, before they lose each other.
-QUIET_S: Final = 15.0  # After which a node that is cut off serves by itself.
+SUNDERED: Final = (40, 85)  # The number of steps that cut the nodes.
+SPARED: Final = 5  # One of this many other faults is kept.
+BEFORE_S: Final = 8.0  # Time for both to start, synchronise their copies and get messages, before they lose each other.
+QUIET_S: Final = 15.0  # Time after which a node that is cut off serves by itself.
 DRAWN: Final = ("consume", "consume", "publish", "publish", "get", "get", "prove", "prove", "cancel", "close_channel")
 
 
@@ -34,9 +34,9 @@ class Detaching:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.records: dict[tuple[str, str], None] = {}  # Those that there are, by node and queue.
-        self.sundered: frozenset[tuple[str, str]] = frozenset()  # The ways that are cut for long,
-        self.sundered_until = 0.0  # and until when: no shorter cut ends that.
+        self.records: dict[tuple[str, str], None] = {}  # Existing records of acknowledgements, by node and queue.
+        self.sundered: frozenset[tuple[str, str]] = frozenset()  # The ways that are cut for long.
+        self.sundered_until = 0.0  # Until when they are cut: no shorter cut ends that.
 
     def fault_sunder(self, seconds: float, steps: list[tuple[float, str, dict[str, Any]]]) -> None:
         if self.world.scheduler.now < self.sundered_until:
@@ -54,7 +54,8 @@ class Detaching:
         return way in self.sundered and self.world.scheduler.now < self.sundered_until
 
     def is_spared(self, step: Step) -> bool:
-        """While the nodes are cut off, most other faults are left out: who dies then serves nobody until it is over."""
+        """Returns whether a fault is left out: most are, while the nodes are cut off, since a node that dies then
+        serves nobody until it is over."""
         return self.world.scheduler.now < self.sundered_until and step.number % SPARED != 0
 
     def observe_detached(self, machine: Machine, detachment: Detachment) -> None:
@@ -66,7 +67,7 @@ class Detaching:
         is_open = machine.serving
         for node, name in [key for key in self.records if key[0] == machine.name and key[1] not in found]:
             self.world.ledger.apart.on_serving(node, name, False, now)
-            if is_open:  # Else it has not read its log yet.
+            if is_open:  # Otherwise it has not read its log yet.
                 del self.records[node, name]
                 self.world.ledger.apart.on_told(node, name, self.world.ledger, now)
 

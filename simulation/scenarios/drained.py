@@ -21,7 +21,7 @@ ENDS: Final = ("revive", "revive", "terminate", "restart_app", "kill", "power")
 
 
 def draw_drain(dice: random.Random, what: str, nodes: int) -> dict[str, Any]:
-    """The arguments of a step."""
+    """Draws the arguments of a step."""
     arguments: dict[str, Any] = {
         "node": dice.randrange(nodes),
         "move": dice.random() < 0.3,
@@ -49,19 +49,19 @@ class Draining:
             self.world.scheduler.after(delay, lambda: fall(node=node, seconds=seconds))
 
     def fault_empty(self, node: int, other: int, move: bool, how: str, delay: float, seconds: float) -> None:
-        """Two are drained at the same time."""
+        """Drains two nodes at the same time."""
         self.fault_drain(node, move, how, delay, seconds)
         if other != node:
             self.fault_drain(other, move, "revive", 2 * delay, seconds)
 
     def _revive(self, node: int) -> None:
-        """It has no doors that are open, so it does not count as one that serves."""
+        """Revives a node. Its listeners are closed, so it does not count as serving."""
         machine = self.world.machines[node]
         if machine.alive and machine.server is not None and machine.server.prepared and machine.loop is not None:
             machine.loop.create_task(machine.server.control.answer(b'{"command": "revive"}'))
 
     def end_draining(self) -> None:
-        """An operator takes all of them back, and insists."""
+        """An operator revives all nodes, and repeats that."""
         drained = self.drained()
         for number, machine in enumerate(self.world.machines):
             if machine.node_name in drained:
@@ -70,6 +70,6 @@ class Draining:
             self.world.scheduler.after(2.0, self.end_draining)
 
     def drained(self) -> set[str]:
-        """Whom some node takes for being out of service."""
+        """Returns nodes that some node sees as drained."""
         nodes = [one.server.node for one in self.world.machines if one.alive and one.server is not None]
         return {name for node in nodes if node is not None for name in out_of_service(node.metadata)}

@@ -1,7 +1,7 @@
-"""What operators do to mirrored queues, and what strikes whoever leads one.
+"""What operators do to mirrored queues, and faults of their masters.
 
 A part of the world: each `fault_…` is a step of a plan. An operator's command goes to a node in a pass of its own, as
-if somebody had sent it there, and what becomes of it is seen only by what the nodes do.
+if somebody had sent it there, and its result is seen only by what the nodes do.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class Operators:
-    """Does what operators do to mirrored queues, and fells their masters."""
+    """Does what operators do to mirrored queues, and kills their masters."""
 
     def __init__(self, world: World) -> None:
         self.world = world
 
     def order(self, command: Command) -> None:
-        """Have the first node carry out a command."""
+        """Lets the first node carry out a command."""
         machine = self.world.machines[0]
         assert machine.server is not None and machine.server.node is not None and machine.loop is not None
         machine.loop.create_task(machine.server.node.cluster.change(command))
 
     def fault_policy(self, pattern: str, definition: dict[str, Any] | None) -> None:
-        """An operator asks some node that serves to change the policy of all queues."""
+        """An operator changes the policy of all queues at some node that serves."""
         asked = [machine for machine in self.world.machines if machine.serving]
         if not asked:
             return
@@ -45,7 +45,7 @@ class Operators:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def leading(self, queue: str) -> tuple[Machine, Node, Queue] | None:
-        """Where a queue is served, if it is."""
+        """Returns where a queue is served, if it is."""
         for machine in self.world.machines:
             node = machine.server.node if machine.serving and machine.server is not None else None
             found = None if node is None or "/" not in node.broker.vhosts else node.broker.vhosts["/"].queues.get(queue)
@@ -54,13 +54,13 @@ class Operators:
         return None
 
     def fault_hand_over(self, queue: str, node: int, wanted: bool) -> None:
-        """An operator has another node lead a queue."""
+        """An operator moves the master of a queue."""
         found = self.leading(queue)
         if found is not None and found[2].mirror is not None:
             self.hand_over(found[0], found[1], found[2].mirror, self.world.machines[node].node_name)
 
     def hand_over(self, machine: Machine, node: Node, mirror: Mirror, to: str) -> None:
-        """As if the node did it by itself, in a pass of its own."""
+        """Hands over as if the node did it by itself, in a pass of its own."""
         assert machine.loop is not None
 
         def begin() -> None:
@@ -71,7 +71,7 @@ class Operators:
         machine.loop.call_soon(begin)
 
     def fault_order_sync(self, queue: str, node: int, wanted: bool) -> None:
-        """An operator has the mirrors of a queue filled, or not: its master is told."""
+        """An operator synchronises the mirrors of a queue, or cancels that, at its master."""
         found = self.leading(queue)
         if found is not None and found[0].loop is not None:
             found[0].loop.call_soon(self._order_sync, found[1], queue, wanted)
@@ -85,8 +85,8 @@ class Operators:
         node.schedule()
 
     def fault_force(self, queue: str, node: int, insists: bool) -> None:
-        """An operator has a node lead a queue whatever is lost by it: because nobody leads it, or (insisting) anyway.
-        A copy that is in sync is never forced while another leads: `move_queue_master` would do."""
+        """An operator promotes a copy whatever is lost: because there is no master, or (insisting) anyway. A copy in
+        sync is never forced while there is a master: `move_queue_master` would do."""
         machine = self.world.machines[node]
         there = machine.server.node if machine.serving and machine.server is not None else None
         if there is None or machine.loop is None or (not insists and self.leading(queue) is not None):
@@ -105,7 +105,7 @@ class Operators:
     def fault_interrupt(
         self, by: str, first: dict[str, Any], queue: str, delay: float, how: str, seconds: float
     ) -> None:
-        """Something is begun, and whoever leads a queue at this moment falls in the middle of it."""
+        """Begins something, and kills the master of a queue in the middle of it."""
         found = self.leading(queue)
         self.world.fault(by)(**first)
         if found is not None:
@@ -114,18 +114,18 @@ class Operators:
             self.world.scheduler.after(delay, lambda: fall(node=node, seconds=seconds))
 
     def fault_burst(self, queue: str, count: int, padding: int) -> None:
-        """All clients publish at once."""
+        """Makes all clients publish at once."""
         for client in self.world.clients:
             publish = {"queue": queue, "count": count, "padding": padding, "persistent": True, "wait": False}
             client.give(Step(0, 0.0, "publish", publish))
 
     def fault_stop_some(self, some: list[int], seconds: float) -> None:
-        """Several nodes are stopped in good order at once."""
+        """Stops several nodes in an orderly way at once."""
         for node in some:
             self.world.fault_terminate(node, seconds * (0.5 + self.world.dice.random()))
 
     def fault_fell_master(self, queue: str, how: str, seconds: float) -> None:
-        """Whoever leads a queue."""
+        """Kills the master of a queue."""
         found = self.leading(queue)
         if found is not None:
             self.world.fault(how)(node=self.world.machines.index(found[0]), seconds=seconds)

@@ -34,18 +34,18 @@ PAIRED_FAULTS: Final = (
     ("stop_some", 2),
     ("abandon", 8),
 )
-HOPE_S: Final = 1.0  # For which a node waits to see whether the other one is dead, before it sends clients away.
+HOPE_S: Final = 1.0  # How long a node waits for a proof that the other one is dead, before it disconnects clients.
 DELAYS_S: Final = (0.0, 0.0, 0.05, 0.5, 3.0)
 
 
 class Proofs(NamedTuple):
     """The ways in which a node may know that the other one is dead."""
 
-    is_visible: bool  # Its folder, that is.
-    delay_s: float  # After a death, before it can be taken.
+    is_visible: bool  # Whether the other's folder can be seen.
+    delay_s: float  # Time after a death until the folder can be taken.
     trusts_refusals: bool
-    is_unlocked: bool = False  # Its folder can be seen, and nobody ever has the lock of it.
-    is_rejecting: bool = False  # Ways that are cut refuse connections.
+    is_unlocked: bool = False  # The folder can be seen, and its lock is always free.
+    is_rejecting: bool = False  # Cut ways refuse connections.
 
 
 def draw_proofs(seed: int) -> Proofs:

@@ -35,7 +35,7 @@ SECONDS: Final = (2.0, 6.0, 10.0, 20.0)
 
 @dataclass(frozen=True)
 class Steadfast(PartitionHandling):
-    """Serves always, and refuses what cannot be reached."""
+    """Always serves, and refuses what is unreachable."""
 
     @property
     def pauses_minority(self) -> bool:
@@ -61,7 +61,7 @@ def draw_handling(dice: random.Random, nodes: int) -> dict[str, Any]:
 
 
 def draw_sever(dice: random.Random, nodes: int) -> dict[str, Any]:
-    """Ways that are cut, as pairs of numbers of nodes: between two groups, or some here and there."""
+    """Draws ways to cut, as pairs of node numbers: between two groups, or single ones."""
     pairs = [(a, b) for a in range(nodes) for b in range(a)]
     shape = dice.choice(("groups", "groups", "one way", "pairs", "hub"))
     if shape in ("groups", "one way"):
@@ -82,7 +82,7 @@ def draw_sever(dice: random.Random, nodes: int) -> dict[str, Any]:
 
 
 class Partitions:
-    """Parts the network, and changes how nodes handle that."""
+    """Cuts the network, and changes how nodes handle that."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -91,7 +91,7 @@ class Partitions:
         self.world.cut([(self.world.everybody[a].name, self.world.everybody[b].name) for a, b in ways], seconds)
 
     def fault_handling(self, value: dict[str, Any] | None) -> None:
-        """An operator asks some node to change what all do in a partition."""
+        """An operator changes the partition handling of all nodes."""
         asked = [machine for machine in self.world.machines if machine.serving]
         if not asked:
             return

@@ -46,7 +46,7 @@ class QueueFeatures:
         self.world.run_for(2.0)
 
     def changes_by_itself(self, queue: str) -> bool:
-        """Whether it may differ from one moment to the next, though no client does anything."""
+        """Returns whether the queue may change although no client does anything."""
         features = self.world.plan.features().get(queue)
         if features is None:
             return False
@@ -76,7 +76,7 @@ class QueueFeatures:
         self._look_at(queues)
 
     def _strike(self, queues: list[str]) -> None:
-        """Something happens to those who have the queues."""
+        """Causes a fault at the nodes of the queues."""
         self.world.ledger.on_disturbed(self.world.scheduler.now + UNREST_S)
         how = self.world.dice.choice(
             ("power", "kill", "hand_over", "hand_over") if self.world.plan.mirrored else ("power", "kill")
@@ -90,7 +90,8 @@ class QueueFeatures:
             self.world.scheduler.after(self.world.dice.random() * 0.2, machine.start)
 
     def _look_at(self, queues: list[str]) -> None:
-        """The ledger sees what comes, and how old it is. Clients look at the queues' own nodes: no link delays them."""
+        """Lets the ledger see what is delivered, and how old it is. Clients are at the queues' own nodes, so that no
+        link delays them."""
         for number, queue in enumerate(queues):
             found = self.world.operators.leading(queue)
             client = self.world.clients[number]
@@ -103,7 +104,7 @@ class QueueFeatures:
         )
 
     def _check_expiring(self, checker: MessageChecker) -> None:
-        """Nobody has used these: one must be gone, the other one must not."""
+        """Checks queues that nobody has used: one must have expired, the other one must not."""
         for machine in self.world.machines:
             assert machine.server is not None and machine.server.node is not None
             known: dict[Any, Any] = dict(machine.server.node.metadata.queues)

@@ -36,7 +36,7 @@ def draw_schedule(seed: int) -> Schedule:
 
 
 def draw_rebalance(dice: random.Random, what: str, queue: str, nodes: int) -> dict[str, Any]:
-    """The arguments of a step."""
+    """Draws the arguments of a step."""
     if what == "rebalance":
         return {"strategy": dice.choice(STRATEGIES), "node": dice.randrange(nodes)}
     if what == "appoint":
@@ -52,7 +52,7 @@ def draw_rebalance(dice: random.Random, what: str, queue: str, nodes: int) -> di
 
 
 class Rebalancing:
-    """Moves queues and has them rebalanced."""
+    """Moves queues and rebalances them."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -82,7 +82,7 @@ class Rebalancing:
         task.add_done_callback(done)
 
     def fault_unsettle(self, queue: str, node: int, whom: str, how: str, delay: float, seconds: float) -> None:
-        """A queue is moved, and somebody who has to do with it falls."""
+        """Moves a queue, and kills a node that takes part in the move."""
         self.fault_appoint(queue, node)
         victim = node if whom == "target" else self._who(queue, whom)
         if victim is not None:
@@ -90,13 +90,13 @@ class Rebalancing:
             self.world.scheduler.after(delay, lambda: fall(node=victim, seconds=seconds))
 
     def end_rebalancing(self) -> None:
-        """From now on it is the world that hands queues over, to look at them."""
+        """Ends it: from now on the world hands queues over, to compare their copies."""
         for machine in self.world.machines:
             if machine.serving and machine.server is not None and machine.loop is not None:
                 machine.loop.create_task(machine.server.control.rebalancer.stop())
 
     def is_settled(self) -> bool:
-        """Whether no queue is on its way."""
+        """Returns whether no queue is being moved."""
         nodes = [one.server.node for one in self.world.machines if one.serving and one.server is not None]
         return not any(key[0] == MOVES for node in nodes if node is not None for key in node.metadata.parameters)
 

@@ -34,7 +34,7 @@ TOO_FEW: Final = 101
 
 
 def draw_ailing(dice: random.Random, what: str, node: int) -> dict[str, Any]:
-    """The arguments of a step."""
+    """Draws the arguments of a step."""
     if what == "leap":
         return {"node": node, "ms": dice.choice((-DAY_MS, -60_000, 60_000, DAY_MS))}
     if what == "forsake":
@@ -70,7 +70,7 @@ class ResourceFaults:
         self.world.fault_skew(node, ms)
 
     def fault_forsake(self, node: int, power: bool, seconds: float) -> None:
-        """Only where a majority of the others is there to take it in: who loses more of the votes has lost."""
+        """Damages a node's metadata, if a majority of the others can admit it again."""
         machine = self.world.machines[node]
         if (
             self.world.wiping is not None
@@ -96,7 +96,7 @@ class ResourceFaults:
         self.world.start_later(machine, seconds)
 
     def _alone_in_sync(self, machine: Machine) -> bool:
-        """Whether a queue has its only copy in sync there. It would need an operator to say who leads it."""
+        """Returns whether a queue has its only copy in sync there, and would need an operator to choose a master."""
         if self.world.mirrors is None or machine.server is None:
             return False
         views = self.world.mirrors.views.values()

@@ -78,13 +78,13 @@ def draw_tightening(dice: random.Random) -> dict[str, Any]:
 
 
 class Spooling:
-    """Strikes while spools are sent on, and tells the ledger what is in them."""
+    """Causes faults while spools are sent on, and tells the ledger what is in them."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.spooled: dict[tuple[str, int, int], int] = {}  # Messages sent on, by node, life and queue.
         self.kept: dict[bytes, deque[tuple[int, int]]] = {}  # By name of a spool: its numbers, and those of messages.
-        self.sending: dict[bytes, deque[tuple[int, int]]] = {}  # Likewise: what is on its way.
+        self.sending: dict[bytes, deque[tuple[int, int]]] = {}  # The same, for messages in flight.
         self.last_kept: dict[bytes, int] = {}
         self.ambushes: list[dict[str, Any]] = []
         self.tightenings: list[tuple[float, float]] = []
@@ -107,7 +107,7 @@ class Spooling:
                 self._check_room(machine, spools, receiver)
 
     def _follow(self, spool: Spool) -> None:
-        """Tell the ledger what is kept, before anybody can be told so, and what is sent on."""
+        """Tells the ledger what is spooled, before any client is confirmed, and what is sent on."""
         kept, last = self.kept.setdefault(spool.name, deque()), self.last_kept.get(spool.name, 0)
         new: list[tuple[int, int]] = []
         for span in reversed(spool.ready):
@@ -124,7 +124,7 @@ class Spooling:
         front = spool.ready[0].first if spool.ready else spool.next_seq
         sending = self.sending.setdefault(spool.name, deque())
         while sending and sending[-1][0] >= front:
-            kept.appendleft(sending.pop())  # It is to be sent again.
+            kept.appendleft(sending.pop())  # It will be sent again.
         while kept and kept[0][0] < front:
             sending.append(kept.popleft())
             self.world.ledger.on_sent_on(sending[-1][1], self.world.scheduler.now)

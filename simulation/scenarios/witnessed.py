@@ -52,7 +52,7 @@ WITNESSED_FAULTS: Final = (
     ("pause", 4),
     ("strike", 4),
 )
-# Faults that the witness may have as any node does.
+# Faults that the witness may have like any node.
 OF_ANY: Final = frozenset(
     {"lose", "kill", "power", "terminate", "strike", "pause", "slow_disk", "fail_sync", "stall", "sever"}
     | {"part", "cut_one_way", "isolate", "slow_link", "reset_links", "power_some", "stop_some"}
@@ -98,27 +98,27 @@ class WitnessMachine(Machine):
 
 
 class Witnessing:
-    """Loses one of two nodes and a witness, and checks that the others go on."""
+    """Loses one of two nodes and a witness, and checks that the others continue."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.calm_until = 0.0  # While one of three is lost, nothing is done to the others.
-        self.quiet_since = 0.0  # Since then nothing has happened to anybody.
+        self.calm_until = 0.0  # While one of three is lost, there are no other faults.
+        self.quiet_since = 0.0  # The time of the last event.
         self.standing_before: list[Any] = []
         self.publishers = 0
-        self.losses = 0  # After which two were seen to go on.
+        self.losses = 0  # Losses after which two were seen to continue.
         if len(self.world.everybody) > len(self.world.machines):
             self.world.scheduler.after(LOOK_S, self._look_at_pairs)
 
     def fault_lose(self, node: int, how: str, seconds: float) -> None:
-        """One of the three, for long."""
+        """Loses one of the three, for long."""
         if not all(one.serving for one in self.world.everybody):
             return
         self.calm_until = self.world.scheduler.now + seconds
         self.world.fault(how)(node=node, seconds=seconds)
 
     def fault_relieve(self, cut: float, early: float, power: bool, seconds: float) -> None:
-        """Somebody else goes on in place of the one that leads: see above."""
+        """Another node replaces the leader: see above."""
         leader = next((one for one in self.world.machines if self.world.consensus.leads(one.name)), None)
         if leader is None or not all(one.serving for one in self.world.everybody):
             return
@@ -127,7 +127,7 @@ class Witnessing:
         self.world.fault_isolate(
             node=next(at for at, one in enumerate(self.world.machines) if one is not leader), seconds=cut
         )
-        # What an operator asks for, and the two agree on.
+        # Changes that an operator asks for, and the two agree on.
         policy = {"ha-mode": "all", "ha-sync-mode": "automatic", "ha-sync-batch-size": 1 + int(cut * 100)}
         self.world.scheduler.at(at - early - 0.8, self.world.operators.fault_policy, "^d", policy)
         self.world.scheduler.at(at - early - 0.1, self.world.fault_power, len(self.world.machines), 0.2)
@@ -149,7 +149,7 @@ class Witnessing:
         self.world.scheduler.at(now + cut - 0.1, self._fell_deposed, machine, machine.lives, queue, after, power)
 
     async def _publish_at(self, place: str, queue: str, at: float) -> None:
-        """On a connection of its own: clients may wait for what cannot be agreed on while the node is cut off."""
+        """Publishes on a connection of its own: other clients may wait for an agreement while the node is cut off."""
         loop = self.world.client_loop
         self.publishers += 1
         session = Session(f"publisher/{self.publishers}", place, loop, self.world.ledger, self.world.dice)
@@ -164,7 +164,7 @@ class Witnessing:
             if not session.lost:
                 session.drop()
         except (Lost, Closed, OSError):
-            pass  # The node has stopped to serve.
+            pass  # The node has stopped serving.
 
     def _fell_deposed(self, machine: Machine, life: int, queue: str, after: float, power: bool) -> None:
         if not self.is_calm() or self.world.is_healed or machine.lives != life or not machine.alive:
@@ -181,7 +181,7 @@ class Witnessing:
         return self.world.scheduler.now < self.calm_until
 
     def _look_at_pairs(self) -> None:
-        """Everything that lasts is seen from here; what is over in a moment says so by `on_happened`."""
+        """Checks each two of the three. Lasting events are seen from here; short ones are reported by `on_happened`."""
         if self.world.is_healed:
             return
         pairs = list(combinations(self.world.everybody, 2))
@@ -231,7 +231,8 @@ class Witnessing:
                 self._demand_masters(who, machine, node)
 
     def _may_stand_aside(self, machine: Machine) -> bool:
-        """It is told to, by a way to handle partitions or by an operator, or has no room for what it needs."""
+        """Returns whether a node may refuse to serve: by its partition handling, by an operator, or for lack of
+        resources."""
         is_told = self.world.pauses is not None and self.world.pauses.is_due(machine.name)
         return is_told or self.world.plan.drained or self.world.plan.ailing
 
@@ -248,7 +249,7 @@ class Witnessing:
                 self.world.fail(f"{who}, {queue} is in sync at {machine.name}, and is not led there: {view}")
 
     def check_apart(self, machine: Machine, node: Node) -> None:
-        """Once in each pass of a node."""
+        """Called once in each pass of a node."""
         if len(self.world.everybody) == len(self.world.machines):
             return
         apart = self.world.everybody[-1].node_name

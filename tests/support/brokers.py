@@ -35,13 +35,13 @@ Then = Callable[[Applied], None]
 
 
 class Member(World):
-    """One node of several."""
+    """One node of a `Cluster`."""
 
     def __init__(self, cluster: Cluster, name: str, **options: Any) -> None:
         super().__init__(name=name, **options)
         self.cluster = cluster
         self.name = name
-        self.applied = 0  # Commands of the order.
+        self.applied = 0  # Number of applied commands.
         self.crowded = False
 
     def propose(self, command: c.Command, then: Then, patient: bool = False) -> None:
@@ -82,7 +82,7 @@ class Member(World):
 
 
 class Proposal:
-    """A command in the order, and whom to tell when."""
+    """A command in the order, and what to call when it is applied."""
 
     def __init__(self, origin: Member, command: c.Command, then: Then) -> None:
         self.origin = origin
@@ -99,13 +99,13 @@ class Cluster:
         self.home = home
         self.order: list[Proposal] = []
         self.members = {name: self.member_class(self, name, **options) for name in names}
-        self.links: dict[tuple[str, str], deque[tuple[int, bytes]]] = {}  # Of sessions that are up.
+        self.links: dict[tuple[str, str], deque[tuple[int, bytes]]] = {}  # Frames in flight, by open session.
         self.held: set[tuple[str, str]] = set()
         self.behind: set[str] = set()
         self.deaf: set[tuple[str, str]] = set()
-        self.cuts: list[tuple[str, str, str]] = []  # Sessions that are to end: by whom, with whom, why.
-        self.bad: list[str] = []  # Why sessions were cut.
-        self.frames: list[tuple[str, str, int, bytes]] = []  # All that were delivered.
+        self.cuts: list[tuple[str, str, str]] = []  # Sessions to close: by which node, with which, and why.
+        self.bad: list[str] = []  # The reasons why sessions were closed.
+        self.frames: list[tuple[str, str, int, bytes]] = []  # All frames that were delivered.
         self.names = 0
         self.running = False
         for first in names:
@@ -124,7 +124,7 @@ class Cluster:
         self.order.append(Proposal(origin, command, then))
 
     def apply(self, command: c.Command) -> None:
-        """A command that nobody waits for."""
+        """Applies a command without waiting for it."""
         self.propose(next(iter(self.members.values())), command, lambda applied: None)
         self.run()
 
@@ -177,7 +177,7 @@ class Cluster:
         self.held.add((sender, receiver))
 
     def release(self, sender: str, receiver: str, frames_max: int | None = None) -> None:
-        """Deliver what waits, or so many frames of it."""
+        """Delivers the held frames, or the first `count` of them."""
         if frames_max is None:
             self.held.discard((sender, receiver))
         else:
@@ -214,7 +214,7 @@ class Cluster:
         return busy
 
     def run(self) -> None:
-        """Until nobody has anything to do."""
+        """Runs turns until no member has anything to do."""
         if self.running:
             return
         self.running = True
@@ -235,7 +235,7 @@ class Cluster:
         self.run()
 
     def wait_in_vain(self, ms: int = 10_000) -> None:
-        """For so long; by default until nobody waits any longer for what is in doubt."""
+        """Lets time pass; by default until no publish in doubt waits any longer."""
         for _ in range(ms // SWEEP_MS):
             for member in self.members.values():
                 member.broker.now_ms += SWEEP_MS
@@ -245,7 +245,7 @@ class Cluster:
     # At the end.
 
     def finish(self) -> None:
-        """All clients go, all queues are deleted; then nothing may be left of them anywhere."""
+        """Closes all clients and deletes all queues, and checks that nothing is left of them anywhere."""
         for member in self.members.values():
             for client in list(member.clients.values()):
                 if not client.connection.closed:
@@ -257,7 +257,7 @@ class Cluster:
         self.check_clean()
 
     def check_settled(self) -> None:
-        """No client is there: nothing is out with anybody, and nobody consumes."""
+        """Checks that nothing is unacknowledged and that there are no consumers, since there are no clients."""
         for member in self.members.values():
             for vhost in member.broker.vhosts.values():
                 for queue in vhost.queues.values():

@@ -1,4 +1,4 @@
-"""Certificates made for the occasion, with the openssl of the machine."""
+"""Certificates made for a test, with the openssl of the machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def openssl(*arguments: str) -> None:
 
 
 def issue(folder: Path) -> Path:
-    """An authority, and a server and a client it vouches for."""
+    """Makes a CA, and a server and a client certificate signed by it."""
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     openssl("req", "-x509", *key, "-days", "2", "-subj", "/CN=authority",
             "-keyout", f"{folder}/ca.key", "-out", f"{folder}/ca.pem")  # fmt: skip

@@ -1,4 +1,4 @@
-"""What tests with pika have in common."""
+"""Helpers for tests with pika."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Consumer:
         self.seen.append((method, properties, body))
 
     def take(self, number: int, seconds: float = PATIENCE_S) -> list[tuple[Any, Any, bytes]]:
-        """The next deliveries; fails if there are fewer."""
+        """Returns the next deliveries; fails if there are fewer."""
         deadline = time.monotonic() + seconds
         while len(self.seen) < number:
             assert time.monotonic() < deadline, f"after {seconds:g} s, {len(self.seen)} deliveries instead of {number}"
@@ -33,7 +33,8 @@ class Consumer:
         return [body for _, _, body in self.take(number)]
 
     def is_idle(self) -> bool:
-        """Whether nothing more is on its way: after two answers on this channel, deliveries of before are here."""
+        """Returns whether no delivery is in flight: after two answers on this channel, earlier deliveries have
+        arrived."""
         for _ in range(2):
             self.channel.queue_declare(self.queue, passive=True)
         self.channel.connection.process_data_events(0)
@@ -41,7 +42,7 @@ class Consumer:
 
 
 def get_all(channel: Any, queue: str) -> list[bytes]:
-    """Take everything that waits, without acknowledgements."""
+    """Gets all ready messages, without acknowledgements."""
     taken = []
     while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
         taken.append(got[2])

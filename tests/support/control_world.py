@@ -1,6 +1,6 @@
-"""Nodes for tests of control commands: real brokers and metadata, on a server, a consensus and links that are played.
+"""Nodes for tests of control commands: real brokers and metadata, on a fake server, consensus and links.
 
-A change is applied at every node that runs, at once. A call from one node to another is a function call, unless the
+A change is applied at every running node at once. A call from one node to another is a function call, unless the
 other one is cut off.
 """
 
@@ -111,7 +111,7 @@ class FakePeers:
 
 
 class FakePausing:
-    """What a node sees, as a test sets it."""
+    """The partition state of a node, as a test sets it."""
 
     def __init__(self, all_: Nodes, name: str) -> None:
         self.partitions = Partitions(name)
@@ -130,7 +130,7 @@ class FakePausing:
 
 
 class FakeMaintenance:
-    """Two queues to hand over, which takes until a test says so."""
+    """Two queues to hand over, which takes until a test ends it."""
 
     def __init__(self, server: FakeServer) -> None:
         self.server = server
@@ -278,7 +278,7 @@ class FakeServer:
 
 @dataclass
 class Nodes:
-    """A cluster of one or more."""
+    """A cluster of one or more nodes."""
 
     servers: dict[str, FakeServer] = field(default_factory=dict)
     cut_off: set[str] = field(default_factory=set)
@@ -298,21 +298,21 @@ def cluster(*names: str) -> list[FakeServer]:
 
 
 async def ask(server: FakeServer, command: str, /, **arguments: Any) -> Any:
-    """The value of an answer that is no error."""
+    """Returns the value of an answer that is no error."""
     answer = json.loads(await server.control.answer(json.dumps({"command": command, "arguments": arguments}).encode()))
     assert "ok" in answer, answer
     return answer["ok"]
 
 
 async def refusal(server: FakeServer, command: str, /, **arguments: Any) -> tuple[int, str]:
-    """Exit code and text of an answer that is one."""
+    """Returns the exit code and text of an error."""
     answer = json.loads(await server.control.answer(json.dumps({"command": command, "arguments": arguments}).encode()))
     assert "error" in answer, answer
     return answer["error"]["code"], answer["error"]["text"]
 
 
 async def rows(server: FakeServer, command: str, /, **arguments: Any) -> list[list[Any]]:
-    """All pages of a list."""
+    """Returns the rows of all pages of a list."""
     found: list[list[Any]] = []
     after: Any = None
     while True:

@@ -1,12 +1,12 @@
-"""`leveret server` in a process of its own whose world can be spoiled: by files in a folder, while it runs.
+"""`leveret server` in a process of its own in which files in a folder cause faults while it runs.
 
     fail-sync      syncing a file fails from now on, with EIO; what would have been synced is not
     clock          by how many seconds the time of day is wrong
     versions       "2 3": the versions of the protocol between nodes that it speaks (read at the start)
 
-A kernel that reports a failed sync, or a machine whose clock jumps, cannot be had for the asking without drivers that
-most machines lack. So the process's own `os.fdatasync` and `time` are replaced, and all else is real: the files, the
-threads, the links, the other nodes. (That a disk stalls can be had, see `test_disks`, with `fsfreeze`.)
+Real failed syncs and clock jumps need drivers that most machines lack. So the process's own `os.fdatasync` and `time`
+are replaced, and everything else is real: the files, the threads, the links, the other nodes. (A real disk stall is
+possible with `fsfreeze`, see `test_disks`.)
 
     launcher = (sys.executable, "-m", "tests.support.faulty", FOLDER), before the command that would start the node
 """

@@ -69,11 +69,11 @@ NODE: Final = "node"
 
 
 class MemoryLog:
-    """What a log would hold: live messages by queue and number."""
+    """The contents of a log: live messages by queue and number."""
 
     def __init__(self) -> None:
         self.queues: dict[int, dict[int, tuple[bytes, bytes, int]]] = {}
-        self.times: dict[tuple[int, int], int] = {}  # By queue and number, where it is known.
+        self.times: dict[tuple[int, int], int] = {}  # By queue and number, where known.
 
     def append(self, block: Block) -> None:
         kept = self.queues.setdefault(block.queue, {})
@@ -97,7 +97,7 @@ class MemoryLog:
                     self.times[queue, run.first + at] = [time for start, time in run.times if start <= at][-1]
 
     def read(self, queue: int, first: int, last: int, messages_max: int) -> tuple[list[Run], int]:
-        """Live messages within the bounds, in runs, and the number to go on with."""
+        """Returns live messages within the bounds, in runs, and the number to continue with."""
         live = sorted(seq for seq in self.queues.get(queue, {}) if first <= seq <= last)
         taken = live[:messages_max]
         runs: list[Run] = []
@@ -129,7 +129,7 @@ class MemoryLog:
 
 
 class World:
-    """One node: the broker, and the shell it asks."""
+    """One node: the broker, and the node interface it uses."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class World:
             self.metadata.apply(command)
         self.broker = Broker(self.metadata, self, name, "cluster", "3.11", content_bytes_max, spill_bytes_max)
         self.log = MemoryLog()
-        self.settled: dict[int, list[tuple[int, int]]] = {}  # By queue: what a log from before says of it.
+        self.settled: dict[int, list[tuple[int, int]]] = {}  # By queue: ranges that an earlier log says are settled.
         self.clients: dict[Connection, Client] = {}
         self.notes: list[tuple[str, str, str]] = []
         self.forgotten: list[Queue] = []
@@ -154,12 +154,12 @@ class World:
         self.crowded = False  # Too much waits for the disk.
         self.proposals: list[tuple[c.Command, Callable[[Applied], None]]] = []
         self.loads: list[tuple[Queue, Gap]] = []
-        self.ranges: list[tuple[int, int, int, Callable[[list[Run] | None, int], None]]] = []  # To be read.
+        self.ranges: list[tuple[int, int, int, Callable[[list[Run] | None, int], None]]] = []  # Requested reads.
         self.load_messages_max = 1000
         self._awaiting: list[Any] = []
         self._logged: list[tuple[Queue, Block]] = []
 
-    # What the broker asks.
+    # What the broker asks of its node.
 
     def propose(self, command: c.Command, then: Callable[[Applied], None], patient: bool = False) -> None:
         if self.holds_metadata:
@@ -168,7 +168,7 @@ class World:
             self.apply(command, then)
 
     def adopt(self, queue: Queue) -> None:
-        pass  # Nothing outlived anything here.
+        pass  # Nothing survives a restart here.
 
     def counts_of(self, number: int) -> dict[int, int]:
         return {}
@@ -255,7 +255,7 @@ class World:
             then(*self.log.read(number, first, last, self.load_messages_max))
 
     def sync(self) -> None:
-        """All blocks taken so far are on disk."""
+        """Makes all blocks taken so far durable."""
         self.blocks.clear()
         logged, self._logged = self._logged, []
         awaiting, self._awaiting = self._awaiting, []
@@ -267,7 +267,7 @@ class World:
         self.broker.tell_confirms()
 
     def turn(self) -> None:
-        """What a shell does after connections received something, until nothing is left to do."""
+        """Does what a node does after connections received something, until nothing is left to do."""
         broker = self.broker
         while True:
             broker.pump()
@@ -302,7 +302,7 @@ class World:
         return queue
 
     def client(self, **options: Any) -> Client:
-        """A client with channel 1 open; see `Client.open`."""
+        """Returns a client with channel 1 open; see `Client.open`."""
         client = Client(self)
         client.open(**options)
         return client
@@ -338,12 +338,12 @@ def short(body: bytes) -> str:
 
 
 class Reader:
-    """Puts together what a server sends, and is strict about it."""
+    """Assembles what a server sends, and is strict about it."""
 
     def __init__(self) -> None:
         self.frame_max = 1 << 32
         self.data = b""
-        self.greeting = b""  # An answer that is no frame.
+        self.greeting = b""  # An answer that is not a frame.
         self.largest_frame = 0
         self.unfinished: dict[int, tuple[m.Method, bytes, bytes]] = {}
 
@@ -394,7 +394,7 @@ class Reader:
 
 
 class Client:
-    """Joined to a connection machine by bytes."""
+    """A client, connected to a connection machine by bytes."""
 
     def __init__(self, world: World, peer: Peer = LOOPBACK) -> None:
         self.world = world
@@ -406,7 +406,7 @@ class Client:
     # Sending.
 
     def feed(self, data: bytes) -> None:
-        """Hand bytes to the machine, without a turn of the world."""
+        """Hands bytes to the machine, without a turn of the world."""
         self.connection.receive(data)
 
     def send(self, *methods: m.Method, channel: int = 1) -> None:
@@ -414,7 +414,7 @@ class Client:
         self.world.turn()
 
     def call(self, method: m.Method, channel: int = 1) -> m.Method:
-        """Send a method, and give its answer, which must be all that comes."""
+        """Sends a method and returns its answer, which must be all that arrives."""
         self.send(method, channel=channel)
         (reply,) = self.take()
         assert reply.channel == channel and reply.method is not None
@@ -438,7 +438,7 @@ class Client:
             connection.on_room()
 
     def take(self) -> list[Reply]:
-        """All that came since the last time."""
+        """Returns everything that arrived since the last call."""
         taken, self.replies = self.replies, []
         return taken
 
@@ -448,7 +448,7 @@ class Client:
     def bodies(self) -> list[bytes]:
         return [reply.body for reply in self.take() if reply.properties is not None]
 
-    # The usual beginnings.
+    # Usual beginnings of a session.
 
     def open(
         self,
@@ -462,7 +462,7 @@ class Client:
         channels: tuple[int, ...] = (1,),
         **properties: Any,
     ) -> None:
-        """`properties`: what else it says of itself."""
+        """Opens a connection and channel 1. `properties` are further client properties."""
         self.feed(hello(user, password, vhost, capabilities, frame_max, channel_max, heartbeat, channels, properties))
         self.world.turn()
         names = [type(method).__name__ for method in self.methods()]
@@ -493,7 +493,7 @@ def hello(
     channels: tuple[int, ...],
     more: dict[str, Any] | None = None,
 ) -> bytes:
-    """All that a client says until its channels are open. It need not wait for the answers."""
+    """Returns everything that a client sends until its channels are open. It need not wait for the answers."""
     properties: Table = table_from_python({"product": "test", "capabilities": dict(capabilities), **(more or {})})
     response = b"\0" + user.encode() + b"\0" + password.encode()
     return PROTOCOL_HEADER + b"".join(
@@ -509,7 +509,7 @@ def hello(
 def publish(
     channel: int, exchange: str, key: str, body: bytes, frame_max: int = 131_072, mandatory: bool = False, **given: Any
 ) -> bytes:
-    """The frames of a publish. `given`: properties."""
+    """Returns the frames of a publish. `given` are its properties."""
     method = m.BasicPublish(exchange=exchange, routing_key=key, mandatory=mandatory)
     out = [m.encode(channel, method), frame(HEADER, channel, encode(Properties(**given), len(body)))]
     room = frame_max - 8
@@ -522,13 +522,13 @@ def publish(
 FOSSILS: Final = frozenset({"ticket", "out_of_band", "channel_id", "known_hosts", "cluster_id", "server_properties"})
 BY_NAME: Final = {made.name: made for made in m.METHODS.values()}
 LINE: Final = re.compile(r"([a-z])(\d*)\s+(\S+)\s*(.*)")
-ONE_WRITE: Final = " && "  # Between what a client sends in one write.
+ONE_WRITE: Final = " && "  # Separates what a client sends in one write.
 _MADE_UP: Final = re.compile(r"(amq\.(?:gen|ctag)-)[\w-]{22}|(amq\.rabbitmq\.reply-to\.)[^'\"\s,}]+")
 _NUMBERED: Final = re.compile(r"amq\.rabbitmq\.reply-to\.\d+\b")
 
 
 def printed(method: m.Method) -> str:
-    """A method as conversations show it: fields that are false or fossils are left out."""
+    """Prints a method as in conversations: false and reserved fields are left out."""
     parts = [method.name]
     for each in fields(method):  # type: ignore[arg-type]
         value = getattr(method, each.name)
@@ -541,14 +541,14 @@ def printed(method: m.Method) -> str:
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """`queue='q' durable` as keyword arguments."""
+    """Parses `queue='q' durable` as keyword arguments."""
     call = ast.parse(f"f({_spread(text)})", mode="eval")
     assert isinstance(call.body, ast.Call)
     return {str(each.arg): ast.literal_eval(each.value) for each in call.body.keywords}
 
 
 def _spread(text: str) -> str:
-    """Commas between arguments; there is no space but within quotes and brackets, where this leaves it."""
+    """Puts commas between arguments. Spaces within quotes and brackets are left alone."""
     parts, depth, quote, start = [], 0, "", 0
     for at, letter in enumerate(text):
         if quote:
@@ -567,7 +567,7 @@ def _spread(text: str) -> str:
 
 
 def table_of(values: dict[str, Any]) -> Table:
-    """The table of a literal; ('b', 5) is a five of field type b."""
+    """Returns the table of a literal; ('b', 5) is a five of field type b."""
     return {name: field_of(value) for name, value in values.items()}
 
 
@@ -594,7 +594,7 @@ def method_of(name: str, text: str) -> m.Method:
 
 
 def wire_of(channel: int, word: str, text: str) -> bytes:
-    """The bytes of one client line."""
+    """Returns the bytes of one client line."""
     if word in BY_NAME:
         return m.encode(channel, method_of(word, text))
     if word == "bytes":
@@ -627,7 +627,7 @@ def wire_of(channel: int, word: str, text: str) -> bytes:
 
 
 class Said(NamedTuple):
-    """One thing that a client sends."""
+    """One method or frame that a client sends."""
 
     who: str
     channel: int
@@ -639,7 +639,7 @@ class Said(NamedTuple):
 
 
 def parts_of(line: str) -> list[Said]:
-    """What a line sends, which is more than one thing where they travel in one write. All are of one client."""
+    """Returns the parts of a line; several if they are sent in one write. All are of one client."""
     parts: list[Said] = []
     for part in line.split(ONE_WRITE):
         match = LINE.fullmatch(part)
@@ -655,7 +655,7 @@ class Conversation(NamedTuple):
 
 
 def written_conversations(name: str) -> list[Any]:
-    """All conversations of a file, to be given to `pytest.mark.parametrize`."""
+    """Returns all conversations of a file, for `pytest.mark.parametrize`."""
     text = (Path(__file__).parent / "conversations" / f"{name}.txt").read_text(encoding="utf-8")
     return [pytest.param(each, id=each.title) for each in conversations(text)]
 
@@ -675,7 +675,7 @@ def client_lines(conversation: Conversation) -> list[str]:
 
 
 class Transcript:
-    """What clients send and what they get, with made-up names by number, as the same names never come twice."""
+    """What clients send and receive, with generated names replaced by numbers, since they differ in each run."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -691,15 +691,15 @@ class Transcript:
         return self.made_up.setdefault(match[0], f"{match[1] or match[2]}{len(self.made_up) + 1}")
 
     def understood(self, line: str) -> str:
-        """A line with the names that its numbers stand for."""
+        """Returns a line in which numbers are replaced by the names they stand for."""
         real = {shown: name for name, shown in self.made_up.items()}
         return _NUMBERED.sub(lambda match: real.get(match[0], match[0]), line)
 
 
 def converse(conversation: Conversation, *worlds: World) -> list[str]:
-    """Hold the conversation with the machines; gives all lines, as they should stand in the text.
+    """Holds the conversation with the machines, and returns all lines as they should be in the text.
 
-    Clients go to the worlds in turn. A turn of one of them is one of all.
+    Clients connect to the worlds in turn. A turn of one world is a turn of all.
     """
     worlds = worlds or (World(),)
     clients: dict[str, Client] = {}

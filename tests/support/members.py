@@ -1,9 +1,8 @@
-"""Clusters of real nodes for tests: processes on ports of this machine, killed, frozen and started again at will.
+"""Clusters of real nodes for tests: processes on ports of this machine that can be killed, frozen and restarted.
 
-Ports are taken from below those that the system gives to whoever connects: a node that is started again has to find
-the port free that the others know it by. Nor may a test that runs at the same time take it meanwhile, be it of another
-worker or of another run altogether: all of this user's note the ports they use in one file, by locks that go with the
-process.
+Ports are below the range from which the system chooses ports of outgoing connections, since a restarted node has to
+find its port free. Another test that runs at the same time, in another worker or another run, must not take it either:
+all tests of this user record the ports they use in one file, by locks that end with the process.
 """
 
 from __future__ import annotations
@@ -36,22 +35,22 @@ from tests.support.servers import PATIENCE_S, START_S, Server, until
 COOKIE = "hares in a field"
 PORTS = range(21_000, 32_000)
 CALL_S = PATIENCE_S
-# Heartbeats as often as a node with a small net_ticktime wants them, and patience with one that is busy.
+# Heartbeats as frequent as a node with a small net_ticktime needs them, with tolerance for a busy machine.
 LIVELY = PeersOptions(silence_ms=400, connect_ms=60_000, greeting_ms=60_000)
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
-_reserved: set[int] = set()  # All ports that were tried, ours or not.
+_reserved: set[int] = set()  # All ports that were tried, reserved or not.
 
 ALL_QUEUES = {"only": None, "online": None, "offline": None, "local": None, "after": None}
 
 
 class Refused(Exception):
-    """What a control call was answered with."""
+    """The error of a control call."""
 
 
 def free_port() -> int:
-    """One that nobody listens at, and that no test is given again while this process runs."""
+    """Returns a port that nothing listens at, and that no test gets again while this process runs."""
     while len(_reserved) < len(PORTS):
         port = random.choice(PORTS)
         if _reserve(port):
@@ -65,7 +64,7 @@ def free_port() -> int:
 
 
 def _reserve(port: int) -> bool:
-    """False: it is somebody's, or was ours. The byte of that number in the common file is the lock."""
+    """Locks the byte of that number in the common file; returns False if the port is reserved already."""
     if port in _reserved:
         return False
     _reserved.add(port)
@@ -78,12 +77,13 @@ def _reserve(port: int) -> bool:
 
 @cache
 def _ports_file() -> IO[bytes]:
-    """Opened once and never closed: the first descriptor of it that a process closes ends all locks it has on it."""
+    """Opens the file once and never closes it: closing any of its descriptors would release all locks of the
+    process."""
     return open(os.path.join(tempfile.gettempdir(), f"leveret-test-ports-{os.getuid()}"), "wb")
 
 
 class Member(Server):
-    """A node with a name, which has the same ports at each start."""
+    """A node that has the same name and ports at each start."""
 
     def __init__(
         self, folder: Path, name: str, config: str, cookie: str | None = COOKIE, join: tuple[int, ...] = ()
@@ -96,8 +96,9 @@ class Member(Server):
         self.cluster_port = free_port()
         self.join = join
         self.frozen = False
-        self.thawed_s = self.frozen_since_s = 0.0  # For how long it has stood still in all, and since when it does.
-        self.fresh = False  # Spawned, and not known to be ready.
+        # How long it has been frozen in all, and since when it is frozen now.
+        self.thawed_s = self.frozen_since_s = 0.0
+        self.fresh = False  # Started, and not known to be ready.
         self.tls: TlsOptions | None = None
 
     def spawn(self, port: int = 0) -> Any:
@@ -130,23 +131,23 @@ class Member(Server):
 
     @property
     def stood_still_s(self) -> float:
-        """For how long it has been frozen in all."""
+        """Returns how long it has been frozen in all."""
         return self.thawed_s + (time.monotonic() - self.frozen_since_s if self.frozen else 0.0)
 
     def disconnect(self) -> None:
-        """Cut all connections of `connect`."""
+        """Closes all connections of `connect`."""
         for connection in list(self.connections):
             self.cut(connection)
 
     def cut(self, connection: Any) -> None:
-        """Without a word."""
+        """Closes a connection without a handshake."""
         self.connections.remove(connection)
         transport = connection._impl._transport
         if connection.is_open and transport is not None:
             transport._sock.shutdown(socket.SHUT_RDWR)
 
     def control(self, command: str, options: PeersOptions = LIVELY, /, **arguments: Any) -> Any:
-        """What leveretctl would do. Raises Refused."""
+        """Runs a command as leveretctl would. Raises Refused."""
         asked = json.dumps({"command": command, "arguments": arguments}).encode()
         me = Identity("tests", os.urandom(16))
         assert self.cookie is not None
@@ -167,7 +168,7 @@ class Member(Server):
 
 
 class Cluster:
-    """Nodes that were started one after the other, the first of which founded the cluster."""
+    """Nodes that were started one after the other; the first one founded the cluster."""
 
     def __init__(self, folder: Path, config: str = "", size: int = 3, configs: dict[int, str] | None = None) -> None:
         self.nodes: list[Member] = []
@@ -187,7 +188,7 @@ class Cluster:
         return len(self.nodes)
 
     def start(self) -> Cluster:
-        """All that are not running, at once; returns when all serve clients and know each other."""
+        """Starts all nodes that are not running, at once; returns when all serve clients and are linked."""
         begun = [node for node in self.nodes if not node.is_running]
         for node in begun:
             if node.process is not None:
@@ -199,7 +200,7 @@ class Cluster:
         return self
 
     def wait_until_whole(self) -> None:
-        """Until each node has links to all others, and serves."""
+        """Waits until each node has links to all others and serves clients."""
         for node in self.nodes:
             until(lambda node=node: self._is_whole(node), f"{node.name} sees all nodes")  # type: ignore[misc]
 
@@ -212,7 +213,7 @@ class Cluster:
         return not status["paused_nodes"] and any(one["protocol"].startswith("amqp") for one in listeners)
 
     def mend(self) -> None:
-        """Whatever a test has left."""
+        """Repairs whatever state a test left."""
         for node in self.nodes:
             if node.frozen:
                 node.thaw()
@@ -245,7 +246,7 @@ class Cluster:
         self.start()
 
     def disconnect(self) -> None:
-        """After a test: its connections go, and with them what is theirs."""
+        """Closes the connections of a test."""
         for node in self.nodes:
             node.disconnect()
 
@@ -254,7 +255,7 @@ class Cluster:
             node.end()
 
     def leader(self) -> Member:
-        """Waits until there is one that another running node agrees on."""
+        """Waits for a Raft leader that another running node agrees on, and returns it."""
         found: list[Member] = []
 
         def is_agreed() -> bool:
@@ -274,7 +275,7 @@ StartCluster = Callable[..., Cluster]
 
 
 def refusal(action: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[int, str]:
-    """Code and text with which the server closed the channel."""
+    """Returns the code and text with which the server closed the channel."""
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
         action(*arguments, **options)
     return caught.value.reply_code, caught.value.reply_text

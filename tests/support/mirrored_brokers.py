@@ -1,7 +1,7 @@
-"""Nodes without a world whose queues are mirrored: `tests.support.brokers` with real rings, and disks that do not wait.
+"""Brokers with mirrored queues: `tests.support.brokers` with real rings, on disks that answer at once.
 
-A queue `q` is led by a, and b and c mirror it. What happens between the beginning of a hand-over and its end is tried
-by keeping everybody from applying commands: `begin` has all that the master does before, `end` lets the view come.
+The master of queue `q` is a; b and c are its mirrors. To test what happens during a hand-over, no node applies
+commands: `begin` does everything that the master does before it, `end` applies the new view.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tests.support.brokers import Cluster, Member, Then
 from tests.support.ring_world import Store
 
 NAMES = ("a", "b", "c")
-HIDDEN = 1 << 60  # From here on queues have numbers that only their node knows.
+HIDDEN = 1 << 60  # Queue numbers from here on are known to their node only.
 
 
 class RingMember(Member):
-    """Its mirrored queues give their blocks to rings."""
+    """A member whose mirrored queues give their blocks to rings."""
 
     def __init__(self, cluster: Cluster, name: str, **options: Any) -> None:
         super().__init__(cluster, name, **options)
@@ -55,7 +55,8 @@ class RingMember(Member):
 
 
     def _commit(self, queue: Queue) -> None:
-        """Of a spool, or of a record: there are no other queues without mirrors. Its disk answers at once."""
+        """Commits the block of a spool or of a record of acknowledgements: there are no other queues without
+        mirrors. Its disk answers at once."""
         assert queue.spec.view is None and queue.spec.id >= HIDDEN
         batch, block = queue.open, queue.take_block(1_000)
         awaiting, queue.awaiting = queue.awaiting, []
@@ -81,7 +82,7 @@ class Rings(Cluster):
             super().propose(origin, command, then)
 
     def lose(self, name: str) -> None:
-        """A node is cut off from the others, and from what they agree on."""
+        """Cuts a node off from the others and from their commands."""
         self.lost.add(name)
         self.behind.add(name)
         for other in NAMES:
@@ -117,7 +118,7 @@ class Rings(Cluster):
         return self[name].broker.mirrors.mirrors[self.number]
 
     def begin(self, to: str = "b") -> None:
-        """The master takes nothing more, and the command that makes another one master is on its way."""
+        """Starts a hand-over: the master stops taking publishes, and the command for the new master is proposed."""
         self.behind = set(NAMES)
         master = self.master
         assert self[master].broker.mirrors.hand_over(self.mirror(master), to)
@@ -126,7 +127,7 @@ class Rings(Cluster):
         assert isinstance(proposal.command, c.ChangeView) and proposal.command.view.master == to
 
     def end(self, *first: str) -> None:
-        """The command is applied; at these nodes before the others."""
+        """Applies the command; at these nodes before the others."""
         self.behind = set(NAMES) - set(first) if first else set()
         self.run()
         self.behind = set()

@@ -1,17 +1,17 @@
-"""Deliberate bugs: what a test does with a piece of a function that is replaced.
+"""Deliberate bugs: tests replace a piece of a function, and demand that the bug is detected.
 
-Who writes a test has to see it fail once; who writes a simulation has to see that again after each change of it, or its
-checkers go blind without a word. So bugs are kept in lists, each a piece of a function's code and what stands there
-instead, and tests demand that each is noticed.
+The author of a test has to see it fail once; the author of a simulation has to see that again after each change, or its
+checkers stop detecting anything without notice. So bugs are kept in lists, each with a piece of a function's code and
+its replacement, and tests demand that each is detected.
 
-A function is found by its name, `Class.method` or `function`, in whichever module it is, and the piece by its syntax
-tree, so that it may move, be indented, wrapped and commented, and be given types. The piece is an expression, a
-statement or several in a row, and is there once. `...` in place of a block of statements stands for any, which stay
-where the new piece has `...` too: `if ready: ...` becomes `if True: ...`. Where several functions of one name have the
-piece, the end of their module's name tells which is meant: `log.jobs:Write.perform`.
+A function is found by its name, `Class.method` or `function`, in any module, and the piece by its syntax tree, so that
+code may move, be indented, wrapped and commented, and get types. The piece is an expression, a statement or several
+consecutive ones, and occurs once. `...` in place of a block of statements stands for any block, which is kept where the
+new piece has `...` too: `if ready: ...` becomes `if True: ...`. If several functions of one name have the piece, the
+end of the module's name tells them apart: `segments.disk_jobs:Write.perform`.
 
-The changed function is compiled, and the real one runs that code for the time of a test. So everybody who has got hold
-of the function runs it, and it sees the same classes and the same limits as all others.
+The changed function is compiled, and the real function object runs that code for the time of a test. So every holder of
+the function runs it, and it sees the same classes and limits as all other code.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ N = TypeVar("N", bound=Named)
 
 
 class Found(NamedTuple):
-    """A function that has what is to be changed."""
+    """A function that contains the piece to be changed."""
 
     module: str
-    imports: list[ast.stmt]  # All of its module.
-    classes: list[ast.ClassDef]  # Those that it is in.
+    imports: list[ast.stmt]  # All imports of its module.
+    classes: list[ast.ClassDef]  # The classes that contain it.
     function: Function
 
     @property
@@ -70,7 +70,7 @@ class Found(NamedTuple):
 
 
 def replace(patch: pytest.MonkeyPatch, name: str, *changes: Change) -> None:
-    """Put the bug of that name into the functions that it changes."""
+    """Puts the bug of that name into the functions that it changes."""
     changed: dict[tuple[str, int], Found] = {}
     for change in changes:
         found = find(name, change)
@@ -87,7 +87,7 @@ def replace(patch: pytest.MonkeyPatch, name: str, *changes: Change) -> None:
 
 
 def check(name: str, *changes: Change) -> None:
-    """That the code is there which the bug of that name changes, and that what it becomes is a function."""
+    """Checks that the code which the bug changes exists, and that the result is a function."""
     for change in changes:
         found = find(name, change)
         _change(name, change, found.function)
@@ -95,7 +95,7 @@ def check(name: str, *changes: Change) -> None:
 
 
 def find(name: str, change: Change, texts: Mapping[str, str] | None = None) -> Found:
-    """The one function that has what the bug of that name changes; a copy, which may be changed."""
+    """Returns a copy of the one function that the bug of that name changes."""
     hint, _, function = change.function.rpartition(":")
     named = list(_named(function, hint, texts or _texts()))
     if not named:
@@ -116,7 +116,7 @@ def find(name: str, change: Change, texts: Mapping[str, str] | None = None) -> F
 
 @cache
 def _texts() -> dict[str, str]:
-    """The source of every module, by the module's name."""
+    """Returns the source of every module, by the module's name."""
     texts = {}
     for package in PACKAGES:
         root = Path(importlib.import_module(package).__path__[0])
@@ -140,7 +140,7 @@ def _named(function: str, hint: str, texts: Mapping[str, str]) -> Iterator[Found
 
 
 def _alike(function: str, texts: Mapping[str, str]) -> Iterator[str]:
-    """Functions of that name elsewhere: perhaps it is now in another class."""
+    """Returns functions of that name elsewhere: perhaps it moved to another class."""
     last = function.rpartition(".")[2]
     for module, text in texts.items():
         if f"def {last}(" in text:
@@ -176,7 +176,7 @@ def _imports(body: Iterable[ast.AST]) -> Iterator[ast.stmt]:
 
 
 class _Place(NamedTuple):
-    """Where a piece is: the items of a list, or the field of a node."""
+    """The place of a piece: items of a list, or the field of a node."""
 
     owner: Any
     at: slice | str
@@ -221,13 +221,13 @@ def _is_same(real: Any, wanted: Any) -> bool:
 
 
 def _is_any(wanted: list[Any]) -> bool:
-    """Whether it is `...`, which stands for a block of any statements."""
+    """Returns whether it is `...`, which stands for a block of any statements."""
     value = _expression(wanted)
     return isinstance(value, ast.Constant) and value.value is Ellipsis
 
 
 def _blocks(real: Any, wanted: Any) -> Iterator[list[ast.stmt]]:
-    """The blocks for which there is a `...`, in the order of their text."""
+    """Returns the blocks that `...` stands for, in the order of the text."""
     if isinstance(wanted, list):
         if _is_any(wanted):
             yield real
@@ -240,7 +240,7 @@ def _blocks(real: Any, wanted: Any) -> Iterator[list[ast.stmt]]:
 
 
 def _fill(new: Any, blocks: Iterator[list[ast.stmt]]) -> None:
-    """Put the blocks where there is a `...`."""
+    """Replaces each `...` by its block."""
     if isinstance(new, ast.AST):
         for _, value in ast.iter_fields(new):
             _fill(value, blocks)
@@ -281,9 +281,9 @@ def _change(name: str, change: Change, function: Function) -> None:
 
 
 def _compiled(found: Found) -> CodeType:
-    """The function's code, compiled within its classes, which decide about its names and about super().
+    """Returns the function's code, compiled within its classes, which decide about its names and about super().
 
-    Python compiles calls of what is imported in another way.
+    Python compiles calls of imported names differently.
     """
     inner: ast.stmt = found.function
     for one in reversed(found.classes):
@@ -315,24 +315,24 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _meaning(code: CodeType) -> object:
-    """What two functions have in common that do the same."""
+    """Returns a form that is equal for two functions that do the same."""
     return [
         (one.co_code, one.co_names, [const for const in one.co_consts if not isinstance(const, CodeType)])
         for one in _codes(code)
     ]
 
 
-# -- Who notices -----------------------------------------------------------------------------------------------------
+# -- Detection -------------------------------------------------------------------------------------------------------
 
 
 def check_meaning(error: BaseException) -> None:
-    """A mutation that is no program is noticed by everybody, and proves nothing."""
+    """Raises RuntimeError if the mutation itself is broken: every test would detect it, which proves nothing."""
     if isinstance(error.__cause__ or error, NameError | AttributeError | SyntaxError | TypeError):
         raise RuntimeError("the mutation itself is broken") from error
 
 
 def failing(attempts: Iterable[tuple[T, Callable[[], object]]], noticed: type[Exception] = Exception) -> T | None:
-    """The first that raises that; the others are not tried any more."""
+    """Returns the first run that raises the error; the others are not tried any more."""
     for name, attempt in attempts:
         try:
             attempt()
@@ -348,7 +348,7 @@ def missed(
     failing_seed: Callable[[], int | None],
     capsys: pytest.CaptureFixture[str],
 ) -> set[str]:
-    """The names of those that no seed notices, each tried by itself; and a list of them for who asked."""
+    """Returns the bugs that no seed detects, each tried by itself, and prints a list if one was requested."""
     names = []
     for mutation in mutations:
         with pytest.MonkeyPatch.context() as patch:

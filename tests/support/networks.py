@@ -30,7 +30,7 @@ from tests.support.members import Cluster, Member
 NOBODY = "02:00:00:00:00:ff"
 MOST = 16  # Networks of one process. Each has its own names, since the kernel removes those of the last one later.
 _COUNT = itertools.count()
-AMQP, CLUSTER = 5672, 25672  # Each node has an address of its own, so all have the same ports.
+AMQP, CLUSTER = 5672, 25672  # Each node has its own address, so all have the same ports.
 
 
 def ip(*words: str) -> None:
@@ -41,7 +41,7 @@ def ip(*words: str) -> None:
 
 @cache
 def why_not() -> str | None:
-    """Why there can be no namespaces here; None: there can."""
+    """Returns why there can be no namespaces here, or None."""
     if shutil.which("ip") is None:
         return "the program `ip` (package iproute2) is missing"
     name = f"leveret-try-{os.getpid()}"
@@ -57,7 +57,7 @@ def why_not() -> str | None:
 
 
 class Network:
-    """So many namespaces, numbered from 1, each of which reaches all others until links are cut."""
+    """Namespaces, numbered from 1, each of which reaches all others until links are cut."""
 
     def __init__(self, size: int) -> None:
         own = (os.getpid() * MOST + next(_COUNT)) % 50_000
@@ -65,7 +65,7 @@ class Network:
         self.bridge = f"lvb{own}"
         self.subnet = f"10.{200 + own // 250 % 50}.{own % 250}"
         self.cuts: set[tuple[int, int]] = set()
-        self._made: list[tuple[str, ...]] = []  # How to unmake what was made.
+        self._made: list[tuple[str, ...]] = []  # How to remove what was made.
         try:
             self._make("link", "add", self.bridge, "type", "bridge", undo=("link", "del", self.bridge))
             ip("addr", "add", f"{self.subnet}.254/24", "dev", self.bridge)
@@ -110,7 +110,7 @@ class Network:
         self.cut_one_way(other, one)
 
     def part(self, side: Iterable[int]) -> None:
-        """Cut all links between these and the others."""
+        """Cuts all links between these nodes and the others."""
         side = set(side)
         for one in side:
             for other in set(range(1, self.size + 1)) - side:
@@ -122,7 +122,7 @@ class Network:
             ip("-n", self.namespace(source), "neigh", "del", self.address(target), "dev", "eth0")
 
     def close(self) -> None:
-        """Nodes must have ended before."""
+        """Removes the namespaces. Nodes must have ended before."""
         failures = []
         while self._made:
             try:

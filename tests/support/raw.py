@@ -1,4 +1,4 @@
-"""A client that says just what a test wants it to say, on a plain socket, and can fall silent or stop reading."""
+"""A client on a plain socket that sends exactly what a test wants, and can be silent or stop reading."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CAPABILITIES = {"authentication_failure_close": True, "consumer_cancel_notify": 
 
 
 class Unexpected(AssertionError):
-    """The server said something else."""
+    """The server sent something else."""
 
     def __init__(self, method: m.Method) -> None:
         super().__init__(method)
@@ -24,7 +24,7 @@ class Unexpected(AssertionError):
 
 
 class RawClient:
-    """Blocking. Every read has a deadline, so that a test fails instead of hanging."""
+    """A blocking client. Every read has a deadline, so that a test fails instead of hanging."""
 
     def __init__(
         self, port: int, timeout_s: float = PATIENCE_S, receive_buffer_bytes: int | None = None, host: str = "127.0.0.1"
@@ -53,7 +53,7 @@ class RawClient:
     # -- Receiving -----------------------------------------------------------------------------------------------
 
     def read(self, size: int) -> bytes:
-        """Raises EOFError when the server hung up; a reset counts as that."""
+        """Raises EOFError when the server closed the connection; a reset counts as that."""
         while len(self.rest) < size:
             try:
                 data = self.socket.recv(1 << 16)
@@ -72,7 +72,7 @@ class RawClient:
         return kind, channel, payload[:-1]
 
     def receive(self) -> m.Method:
-        """The next method; heartbeats are passed over, contents are not expected."""
+        """Returns the next method; skips heartbeats, and expects no contents."""
         while True:
             kind, _, payload = self.frame()
             if kind != HEARTBEAT:
@@ -86,7 +86,7 @@ class RawClient:
         return method
 
     def is_cut(self) -> bool:
-        """Wait for the server to hang up; False if it says something instead, heartbeats aside."""
+        """Waits for the server to close the connection; returns False if it sends something else than heartbeats."""
         try:
             while True:
                 if self.frame()[0] != HEARTBEAT:
@@ -94,19 +94,19 @@ class RawClient:
         except EOFError:
             return True
 
-    # -- The usual way in ----------------------------------------------------------------------------------------
+    # Login ---------------------------------------------------------------------------------------------------
 
     def begin(self) -> m.ConnectionStart:
         self.send(PROTOCOL_HEADER)
         return self.expect(m.ConnectionStart)
 
     def log_in(self, mechanism: str = "PLAIN", response: bytes = b"\0guest\0guest", **more: Any) -> None:
-        """`more`: what it says of itself."""
+        """Logs in; `more` are further client properties."""
         properties = table_from_python({"product": "raw", "capabilities": CAPABILITIES, **more})
         self.method(m.ConnectionStartOk(properties, mechanism, response, "en_US"), 0)
 
     def open(self, vhost: str = "/", frame_max: int = 131_072, heartbeat_s: int = 0, **login: Any) -> RawClient:
-        """Log in, open the vhost and channel 1."""
+        """Logs in, and opens the vhost and channel 1."""
         self.begin()
         self.log_in(**login)
         self.expect(m.ConnectionTune)
@@ -121,7 +121,7 @@ class RawClient:
 def publish_frames(
     exchange: str, key: str, body: bytes, persistent: bool = False, mandatory: bool = False, frame_max: int = 131_072
 ) -> bytes:
-    """One message on channel 1, as a client would send it."""
+    """Returns the frames of one message on channel 1."""
     properties = b"\x10\x00\x02" if persistent else b"\x00\x00"
     header = b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + properties
     method = m.encode(1, m.BasicPublish(exchange=exchange, routing_key=key, mandatory=mandatory))

@@ -1,4 +1,4 @@
-"""What the tests of remote queues do again and again: clients are at a, queues at b."""
+"""Helpers for tests of remote queues: clients are at a, queues at b."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def remote_queue(cluster: Cluster, name: str = "q") -> RemoteQueue:
 
 
 def delivered(client: Client) -> list[tuple[bytes, bool]]:
-    """Bodies, and whether they are marked as redelivered."""
+    """Returns bodies, and whether they are marked as redelivered."""
     return [
         (reply.body, reply.method.redelivered)
         for reply in client.take()
@@ -49,7 +49,7 @@ def cut(cluster: Cluster) -> None:
 
 
 def cut_and_join(cluster: Cluster) -> None:
-    """So fast that no turn comes between."""
+    """Closes and opens the link so fast that there is no turn in between."""
     cluster.close("a", "b")
     cluster.join("a", "b")
     cluster.run()

@@ -1,8 +1,8 @@
-"""Mirrored queues among nodes that are played: real rings, on links and disks that answer at once.
+"""Mirrored queues among fake nodes: real rings, on links and disks that answer at once.
 
-`Rings` takes the servers of `control_world` and gives their brokers mirrors. Whatever a broker proposes is applied at
-every node that runs. Nothing moves by itself: `run` delivers all frames and syncs until nothing is left to do, `tick`
-lets time go by.
+`Rings` takes the servers of `control_world` and gives their brokers mirrors. A command of a broker is applied at every
+running node. Nothing moves by itself: `run` delivers all frames and syncs until nothing is left to do, `tick`
+lets time pass.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.support.machines import World
 
 
 class Kept:
-    """What a log holds of one queue."""
+    """The stored blocks of one queue."""
 
     def __init__(self) -> None:
         self.live = RangeSet()
@@ -70,7 +70,7 @@ class Kept:
 
 
 class Answer:
-    """A reading that is done."""
+    """The answer to a read."""
 
     job = None
 
@@ -81,7 +81,7 @@ class Answer:
 
     def answer(self, member: Member) -> None:
         live, upto = self.live, self.request.bound
-        if live and not self.request.bytes_max:  # The first that lives cannot be told of without its content.
+        if live and not self.request.bytes_max:  # The first live message cannot be reported without its content.
             upto, live = live[0][0] - 1, ()
         member.on_read(self.request, live, self.runs, upto, (), self.marks)
 
@@ -94,7 +94,7 @@ class Piece:
 
 
 class Store:
-    """In place of `MirrorStore`."""
+    """Replaces `MirrorStore`."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -126,7 +126,7 @@ class Store:
             self.world.log.put(queue.spec.id, run)
 
     def spilled(self, queue: int, bytes_max: int) -> Piece | None:
-        """Three at a time."""
+        """Returns spilled messages, three at a time."""
         numbers = [number for low, high in self.stored(queue).spilled for number in range(low, high + 1)][:3]
         runs = [run for number in numbers for run in self.world.log.read(queue, number, number, 1)[0]]
         return Piece(runs) if runs else None
@@ -181,9 +181,9 @@ class Rings:
     def __init__(self, servers: list[FakeServer]) -> None:
         self.servers = {server.name: server for server in servers}
         self.frames: deque[tuple[str, str, bytes]] = deque()
-        self.stuck: set[str] = set()  # Nodes whose disk is full, or so slow that nothing gets there.
+        self.stuck: set[str] = set()  # Nodes whose disk is full, or so slow that nothing is written.
         self.stores = {server.name: Store(server.world) for server in servers}
-        self.reads: deque[tuple[Piece, Callable[[bool], None]]] = deque()  # Of spilled messages, under way.
+        self.reads: deque[tuple[Piece, Callable[[bool], None]]] = deque()  # Reads of spilled messages in progress.
         for server in servers:
             world = cast(Any, server.world)
             world.propose = self._propose
@@ -256,7 +256,7 @@ class Rings:
             self.run()
 
     def place(self) -> None:
-        """Work towards what policies and operators want."""
+        """Adjusts the members to what policies and operators want."""
         for _ in range(10):
             for server in self._running():
                 assert server.world.broker.member_changes is not None
@@ -265,7 +265,7 @@ class Rings:
             self.tick(5)
 
     def add_member(self, number: int, name: str) -> None:
-        """One more, which has nothing as yet. Without a policy it is not filled by itself."""
+        """Adds a member without any messages. Without a policy it is not synchronised automatically."""
         for server in self._running():
             mirror = server.world.broker.mirrors.mirrors.get(number)
             if mirror is not None and mirror.member.master is not None and mirror.member.view is not None:
@@ -276,7 +276,7 @@ class Rings:
     def declare(
         self, name: str, *ring: str, in_sync: tuple[str, ...] | None = None, arguments: Table | None = None
     ) -> int:
-        """A queue with these members, its master first; its id."""
+        """Declares a queue with these members, the master first; returns its id."""
         there = ring if in_sync is None else in_sync
         view = View(1, 1, ring[0], ring, tuple((one, f"{one}.0") for one in there)) if ring else None
         home = ring[0] if ring else next(iter(self.servers))
@@ -300,7 +300,7 @@ class Rings:
         self.run()
 
     def restart(self, name: str) -> None:
-        """A node begins anew, at once, with nothing; whatever was on its way to it is lost."""
+        """Restarts a node at once, with nothing; frames in flight to it are lost."""
         server, others = self.servers[name], [one for one in self._running() if one.name != name]
         self.frames = deque(frame for frame in self.frames if name not in frame[:2])
         mirrors = server.world.broker.mirrors

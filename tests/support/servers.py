@@ -27,8 +27,8 @@ from leveret.raft import Entry, Kind, Member
 from leveret.storage.segments.disk import FileDisk
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 60.0  # For what must come. It mostly comes at once, but for a machine that stalls or has much else to do.
-START_S = 60.0  # Half a second, but for such a machine.
+PATIENCE_S = 60.0  # For events that must come. They mostly come at once, except on a machine that stalls or is busy.
+START_S = 60.0  # Half a second, except on such a machine.
 STOP_S = 60.0
 
 
@@ -36,7 +36,7 @@ class Server:
     """One node. `start` returns when clients can connect."""
 
     host = "127.0.0.1"
-    launcher: tuple[str, ...] = ()  # What runs the command, if not the system.
+    launcher: tuple[str, ...] = ()  # A command that runs the node's command, if any.
 
     def __init__(
         self,
@@ -84,15 +84,15 @@ class Server:
         return self
 
     def spawn(self, port: int = 0) -> subprocess.Popen[str]:
-        """Begin to start, and do not wait."""
+        """Starts the process without waiting for it."""
         assert self.process is None
         command = [*self.launcher, sys.executable, "-m", "leveret", "server", "--data", str(self.data)]
         command += ["--port", str(port), *self.arguments]
         if "--cluster-port" not in self.arguments and "cluster.port" not in self.config:
-            # By itself it would be 20,000 above, where the system may have given a number to some connection.
+            # The default would be 20,000 above, a port that the system may have given to a connection.
             command += ["--cluster-port", "0"]
         if "--management-port" not in self.arguments and "management." not in self.config:
-            command += ["--management-port", "none"]  # Likewise; and few have a use for it.
+            command += ["--management-port", "none"]  # The same; and few tests use it.
         if self.config:
             file = self.folder / "leveret.conf"
             file.write_text(self.config)
@@ -112,20 +112,20 @@ class Server:
         return self.process
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """Kills it with -9, and waits until it has ended."""
         process, self.process = self.process, None
         if process is not None:
             process.kill()
             process.communicate()
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Stops it with SIGTERM, and returns the exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.wait()
 
     def wait(self) -> int:
-        """Wait until it ends by itself; the exit code."""
+        """Waits until it ends by itself, and returns the exit code."""
         process, self.process = self.process, None
         assert process is not None
         try:
@@ -137,19 +137,19 @@ class Server:
         return process.returncode
 
     def end(self) -> None:
-        """After a test, whatever state it left. The server first: it may be blocked and answer no close."""
+        """Cleans up after a test. The server is stopped first: it may be blocked and answer no close."""
         self.kill()
         for connection in self.connections:
             try:
                 while connection.is_open:
                     connection.process_data_events(1)
             except pika.exceptions.AMQPError:
-                pass  # It has noticed, and closed its socket.
+                pass  # The client has noticed, and closed its socket.
 
     # -- Talking to it -------------------------------------------------------------------------------------------
 
     def connect(self, user: str = "guest", password: str = "guest", **parameters: Any) -> Any:
-        """A pika connection, closed after the test."""
+        """Returns a pika connection, which is closed after the test."""
         parameters.setdefault("heartbeat", 0)
         for patience in ("blocked_connection_timeout", "socket_timeout", "stack_timeout"):
             parameters.setdefault(patience, PATIENCE_S)
@@ -161,7 +161,7 @@ class Server:
         return connection
 
     def channel(self, confirms: bool = False, **parameters: Any) -> Any:
-        """A channel on a connection of its own."""
+        """Returns a channel on a connection of its own."""
         channel = self.connect(**parameters).channel()
         if confirms:
             channel.confirm_delivery()
@@ -189,30 +189,30 @@ class Server:
         raise AssertionError("no VmRSS")
 
     def busy_s(self) -> float:
-        """What it has worked since its start, on all cores. Unlike the time that passes, it is the same however much
-        else the machine has to do, or nearly so."""
+        """Returns its processor time since the start, on all cores. Unlike elapsed time, it hardly depends on the
+        load of the machine."""
         with open(f"/proc/{self.pid}/stat") as status:
             fields = status.read().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def disk_bytes(self) -> int:
-        """What the data occupies: blocks, not lengths, since a file may have been given space ahead."""
+        """Returns the disk usage of the data: blocks, not lengths, since space may be allocated ahead."""
         total = 0
         for folder, _, names in os.walk(self.data):
             for name in names:
                 try:
                     total += os.stat(os.path.join(folder, name)).st_blocks * 512
                 except FileNotFoundError:
-                    pass  # Reclaimed while we looked.
+                    pass  # Removed meanwhile.
         return total
 
     def segments(self) -> list[Path]:
-        """The files of the message log, oldest first."""
+        """Returns the files of the message log, oldest first."""
         return sorted(path for path in self.data.rglob("*.log") if path.is_file())
 
 
 def read_line(process: subprocess.Popen[str], seconds: float) -> str:
-    """The next line of its output; "" at the end of it or after that time."""
+    """Returns the next line of its output; "" at the end of it or after that time."""
     assert process.stdout is not None
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -222,7 +222,7 @@ def read_line(process: subprocess.Popen[str], seconds: float) -> str:
 
 
 def prepare(data: Path, commands: Iterable[Command], name: str = "leveret@localhost") -> None:
-    """Put metadata into the folder of a node that has not started yet, as if it had founded a cluster."""
+    """Writes metadata into the folder of a node that has not started yet, as if it had founded a cluster."""
     data.mkdir(parents=True, exist_ok=True)
     disk = FileDisk(str(data))
     member = Member(load_identity(disk, METADATA, "0123456789abcdef" * 2), name, "127.0.0.1:25672")
@@ -238,7 +238,7 @@ def prepare(data: Path, commands: Iterable[Command], name: str = "leveret@localh
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE_S) -> None:
-    """Wait for something that nobody tells us of."""
+    """Waits for a condition that no event reports."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not condition():

@@ -1,4 +1,4 @@
-"""What RabbitMQ 3.10 knows, as it says itself: an export of definitions, its configuration keys, its commands."""
+"""Data of RabbitMQ 3.10: an export of definitions, its configuration keys, its commands."""
 
 from __future__ import annotations
 
