@@ -2,17 +2,15 @@
 
     python -m simulation.leased --seed 7 --nodes 3 [--mirrored] [--trace] [--count 20]
 
-A run as any other, in which there is one more queue, `e0`, into which clients publish and at which others look without
-taking anything. Readers work with leases of it at whoever leads it, as the management port would: they open, take,
-acknowledge, release, ask the wrong things, and hear nothing when the node dies meanwhile. The queue's master is felled
-now and then, and the queue is moved, or handed over.
+A run like any other, with one more queue, `e0`, to which clients publish and which others browse. Readers use leases of
+it at its master, as the management port would: they open, take, acknowledge, release, send invalid requests, and get no
+answer when the node dies meanwhile. The queue's master is killed now and then, and the queue is moved, or handed over.
 
-What must hold, by what readers were told and by nothing else:
+What must be true, by what readers were told and by nothing else:
 
-- a place means one message for ever, whoever is asked for its contents;
+- a place always means the same message, whichever node is asked for its contents;
 - what was told stays: no place that was given and not acknowledged is missing from a later answer;
-- what is leased, and has been for a while, is delivered to nobody (a master that is cut off, and does not know it yet,
-  may deliver for some seconds);
+- a leased message is not delivered (a master that is cut off, and does not know it yet, may deliver for some seconds);
 - in the end, when all leases are released, everything that was confirmed and not acknowledged is in the queue;
 - nothing that was acknowledged in a lease comes back;
 - a lease that nobody uses is released by itself.

@@ -1,7 +1,7 @@
-"""What is going to happen in a run: steps of clients and faults, drawn from the seed before anything begins.
+"""The plan of a run: steps of clients and faults, drawn from the seed before anything begins.
 
-Because they are drawn beforehand, some can be left out and all others stay what they were. Every fault says how long it
-lasts, so leaving one out leaves no other without its end.
+Because they are drawn in advance, some can be left out without changing the others. Every fault says how long it lasts,
+so leaving one out leaves no other without its end.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""A whole cluster and its clients in one process, in virtual time, and everything that may happen to them.
+"""A whole cluster and its clients in one process, in virtual time, with all faults.
 
-`World(plan).play()` runs one plan: the nodes start and form a cluster, the durable queues are declared, then the
-plan's steps happen at their times. Afterwards all is healed and every node is started; within a bounded time each must
-serve, and every client must have been answered or have lost its connection. Then the queues are emptied and compared
-with the ledger, twice: the second time after the power has failed everywhere.
+`World(plan).play()` runs one plan: the nodes start and form a cluster, the durable queues are declared, then the plan's
+steps happen at their times. Afterwards everything is healed and every node is started; within a bounded time each must
+serve clients, and every client must have been answered or have lost its connection. Then the queues are emptied and
+compared with the ledger, twice: the second time after a power failure everywhere.
 
-What must never happen is in `checkers`, above all in `ledger` (what clients see), `answer_checker` (when they are told)
-and `metadata_checker` (what the nodes agree on), and in `clients.session` (what they are told). Faults, and what is
-peculiar to a kind of run, are in `scenarios`, each an object that knows the world.
+What must never happen is in `checkers`, above all in `ledger` (what clients see), `answer_checker` (when they are
+answered) and `metadata_checker` (what the nodes agree on), and in `clients.session` (the protocol). Faults, and what is
+special to a kind of run, are in `scenarios`, each an object that knows the world.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Checks that publishers are answered in time, and counts messages that were refused and are there all the same.
+"""Checks that publishers are answered in time, and counts messages that were refused and are enqueued all the same.
 
     in time     no publish waits for its answer longer than `net_ticktime` and a second, from when its node has read it
-                or its commit has sent it, whatever is cut, lost, stalled or moved: except while an alarm is on, which
+                or its commit has sent it, whatever is cut, lost, stalled or moved: except during an alarm, which
                 clients are told of
     kept        publishes that were refused and are in their queue all the same: their clients publish them again, and
-                have them twice. That is not forbidden, for nobody can always know; it is counted
+                they are there twice. That is allowed, since no node can always know; it is counted
 
-Time is that of the client's node: while it stands still, nothing can be asked of it. So each node has a clock that goes
-on by no more than `STEP_S` from one pass of its loop to the next.
+Time is that of the client's node: a node that is frozen cannot answer. So each node has a clock that advances by no
+more than `STEP_S` from one pass of its loop to the next.
 """
 
 from __future__ import annotations

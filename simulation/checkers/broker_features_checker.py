@@ -1,19 +1,19 @@
 """Checks messages that are requeued, delayed, or published in a transaction.
 
-With `stream_checker` and `limits_checker`, that is all of a run with `--special`.
+With `stream_checker` and `limits_checker`, this checks a run with `--special`.
 
-**Deliveries that count.** A message that came back more often than its queue's limit allows leaves it. The ledger knows
-how often that was in two ways. *For sure*: a client gave it back and got in writing that this was heard. Whatever dies
-afterwards, the next delivery has counted it, and when there are more of those than allowed, there is no next one. *At
-most*: as often as it was delivered, and once for each channel that may have ended with it on its way; and once more if
-a node has died, whose successor takes what may have been delivered for delivered.
+**Delivery limits.** A message that is requeued more often than its queue's limit allows leaves the queue. The ledger
+has two bounds. *For certain*: a client requeued it and proved that the broker received that. Whatever dies afterwards,
+the next delivery counts it, and beyond the limit there is no next delivery. *At most*: as often as it was delivered,
+and once for each channel that may have ended with it in flight; and once more if a node has died, whose successor
+treats what may have been delivered as delivered.
 
-**Delays** are not over before their time, by whatever clock; but all are over some time after all is healed, and the
-message is there. It may come twice after a failure, since its hidden queue forgets it when it is safe in its queue, and
-dies before that.
+**Delays** are not over before their time, by any clock; but all are over some time after everything is healed, and the
+message is there. It may be delivered twice after a failure, since the hidden queue settles it only when it is safe in
+its target, and may die before that.
 
-**Transactions.** What is rolled back nobody sees. And who takes a message from one queue and puts another one into the
-next never loses both: if nobody knows whether it was committed, one of them is there.
+**Transactions.** What is rolled back is never delivered. And a client that takes a message from one queue and publishes
+another to the next never loses both: if nobody knows whether it was committed, one of them is there.
 """
 
 from __future__ import annotations

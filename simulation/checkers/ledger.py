@@ -1,26 +1,26 @@
-"""What clients were told, and what must follow from it.
+"""Records what clients sent and received, and checks what must follow from it.
 
-The ledger sees only what passes between clients and brokers: which message was published where and confirmed, which
-was delivered to whom and when that was written, which was acknowledged. It knows of the broker's insides nothing but
-what the world did to them: who crashed when, and between whom the link went down.
+The ledger sees only what passes between clients and brokers: which message was published where and confirmed, which was
+delivered to which client and when that was written, which was acknowledged. Of the broker's state it knows only the
+faults: which node crashed when, and which link went down.
 
     kept        a persistent message that was confirmed is there in the end, unless it was acknowledged
-    settled     what was acknowledged is not delivered any more, once something published after it on the same channel
+    settled     an acknowledged message is not delivered any more, once something published after it on the same channel
                 to the same queue was confirmed: that sync covered the acknowledgement
-    order       messages of one channel come to one consumer in the order in which they were published
-    flag        whatever is delivered once more says so
+    order       messages of one channel are delivered to one consumer in the order in which they were published
+    flag        a redelivery is marked as redelivered
     once        nothing is there twice
-    no reason   a connection is not lost when nothing was done to it
+    no reason   no connection is lost without a fault
 
 Two things excuse a broker. After a crash it may have forgotten that it delivered something, so the flag may be missing.
-And a delivery may come late: the node that holds the queue has given up the node that a consumer is on, and has given
-the message to somebody else, while the other one does not know yet. Nobody can prevent that. So a delivery through
-another node than the queue's own counts as late if the link between the two went down since the message was published.
-The same goes for messages that were in a queue while it moved to another node.
+And a delivery may come late: the queue's node has given up a consumer's node, and has delivered the message to another
+client, while the other node does not know yet. Nobody can prevent that. So a delivery through another node than the
+queue's own counts as late if the link between the two went down since the message was published. The same is true for
+messages that were in a queue while it moved to another node.
 
-What a node has kept for a queue out of reach (`leveret.broker.remote.store_and_forward`) is confirmed by that node
-alone. Such a message is in its queue only since it was sent on, so no link that was lost before excuses anything; and
-its confirm says nothing of the acknowledgements before it, which went another way.
+A spooled message (`leveret.broker.remote.store_and_forward`) is confirmed by the client's node alone. Such a message is
+in its queue only since it was sent on, so no link that was lost before excuses anything; and its confirm proves nothing
+about earlier acknowledgements, which went another way.
 """
 
 from __future__ import annotations

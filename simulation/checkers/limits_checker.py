@@ -1,10 +1,10 @@
-"""Checks limits that hold for the whole cluster: of connections, channels and queues.
+"""Checks limits that apply to the whole cluster: of connections, channels and queues.
 
-queues          there are never more than a vhost may have, whoever declares them where at the same time, and what
-                was declared is there: all of it goes through one list of commands
-connections     no node takes more than the limit by itself. Nodes hear of each other's with a delay, and may take
-                too many together meanwhile; that is not checked. But in the end, when all is quiet, there is room
-                for as many as the limit says, no more and no less, whatever has died with how many in its hands
+queues          there are never more than the limit of a vhost, whichever clients declare them at the same time, and
+                what was declared is there: all of it goes through one list of commands
+connections     no node accepts more than the limit by itself. Nodes learn of each other's with a delay, and may accept
+                too many together meanwhile; that is not checked. But in the end, without faults, exactly as many
+                connections are accepted as the limit says, whichever node died with how many
 channels        likewise
 """
 

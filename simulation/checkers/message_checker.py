@@ -1,25 +1,25 @@
-"""What may become of a message in a queue that does something by itself, and what must not.
+"""Checks why messages leave a queue that has a TTL, a length limit, dead-lettering or a single active consumer.
 
-A message that was confirmed and that nobody has acknowledged is in its queue, as in `ledger`, or it has left for a
-reason. The reasons are known from what clients did and from the clock, and nothing else:
+A message that was confirmed and not acknowledged is in its queue, as in `ledger`, or it has left for a reason. The
+reasons are known only from what clients did and from the clock:
 
-    expired         not before its time, counted from when it was published, by the slowest clock that was about
-    maxlen          in a queue that drops what has waited longest: not unless as many as the limit came after it
-    rejected        somebody has
+    expired         not before its time, counted from when it was published, by the slowest clock
+    maxlen          in a queue that drops its oldest messages: not unless as many as the limit came after it
+    rejected        a client rejected it
 
-Where dead letters are sent, whatever has left for a reason is with the dead: it was seen there or is there in the end,
-with a note that tells the truth. Between the two it is never lost. RabbitMQ gives a letter up if its target refuses it,
-and so does a queue that was not told to keep it; that is excused only where a target could refuse: it is full, or a
-link or a node has failed. A letter may come twice if something has gone wrong, and not otherwise.
+If the queue dead-letters, every message that left for a reason is in the dead-letter queue, or was seen there, with a
+correct `x-death`. Between the two it is never lost. RabbitMQ drops a dead letter that its target refuses, and so does a
+queue without `at-least-once`; that is excused only where a target could refuse: it is full, or a link or a node has
+failed. A dead letter may come twice only if there was a fault.
 
-Also: what is older than its time to live is not handed out, whoever leads the queue by then; limits hold when all is
-quiet; a publish that a full queue turns away is not confirmed; and of a queue with a single active consumer, nobody who
-has lost his turn gets another one from the same master.
+Also: expired messages are not delivered, whichever node is the master; limits are true when nothing happens; a publish
+that a full queue refuses is not confirmed; and in a queue with a single active consumer, a consumer that lost that
+status gets no messages from the same master again.
 
 **Clocks.** A node's clock jumps, and every message is dated by one node and judged by another. `skew` is how far apart
 any two of them have ever been. The earliest moment at which a message can have been dated is when it was sent; the
-latest is when it was confirmed, or was last on its way from the node that had kept it. So the checks leave as much room
-as these two and the skew, and no more.
+latest is when it was confirmed, or last in flight from a spool. So the checks leave as much room as these two and the
+skew, and no more.
 """
 
 from __future__ import annotations

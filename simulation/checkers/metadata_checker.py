@@ -1,10 +1,10 @@
-"""What the nodes of a cluster agree on, looked at from outside.
+"""Checks what the nodes of a cluster agree on, from outside.
 
-After each pass of a node's loop its term, its leader, how far it has applied and what its metadata are can be read off.
+After each pass of a node's loop, its term, its leader, its applied index and its metadata are read.
 
-    one leader      nobody else claims to lead in the same term
+    one leader      no two nodes are the leader in the same term
     forwards        within a life, neither the term nor the applied index goes back
-    equal           nodes that have applied as much have the same metadata, in all the run
+    equal           nodes with the same applied index have the same metadata, in all the run
     kept            at the end, all nodes have applied as much as any node ever had
 """
 

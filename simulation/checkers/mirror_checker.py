@@ -1,33 +1,34 @@
-"""What must hold of mirrored queues, looked at from outside: through what the metadata say, who leads, what is applied.
+"""Checks mirrored queues from outside: by the metadata, the masters, and the applied blocks.
 
     no gap          a policy that replaces a mirror keeps the old one until the new one is in sync
-    one master      nobody else leads a queue in the same epoch
-    no force        nobody leads one by force unless a policy or an operator has asked for it
-    everywhere      what is confirmed is on the disk of every living member that is in sync
+    one master      a queue has one master in an epoch
+    no force        no promotion is forced unless a policy or an operator has asked for it
+    everywhere      what is confirmed is on the disk of every living member in sync
     equal           a block that two members have applied is the same at both, whoever made it
     kept            as in `ledger`, as long as one of the disks survives that the queue's view calls in sync
-    served          within a bounded time after all is healed, each queue has a master that serves, and its mirrors are
-                    those that its policy wants, and in sync
+    served          within a bounded time after everything is healed, each queue has a master that serves, and its
+                    mirrors are those that its policy wants, and in sync
     one by one      messages of one channel enter a queue in the order in which they were published, each once with any
-                    master: whether they came straight or were kept by some node, and sent on
-    alike           in the end each member, made master in its turn, has the same messages in the same order
-    not copied      what a policy keeps from being copied is not: see `sync_checker`
+                    master: whether they came directly or from a spool
+    alike           in the end each member, made master in turn, has the same messages in the same order
+    not copied      what a policy forbids to copy is not copied: see `sync_checker`
 
-Two taps are all: `MirrorStore.apply` of each node, whose blocks are hashed here, and the views in the nodes' metadata.
+There are two taps: `MirrorStore.apply` of each node, whose blocks are hashed here, and the views in the nodes'
+metadata.
 
-**Who is late.** With a queue that goes from node to node, "the queue's own node" is nothing that the ledger could know
-by itself. `MirroredLedger` asks what the node that wrote a delivery knew at that moment. If another epoch had begun
-that it did not know of, then the delivery is one of an old master's, which nobody can call back; and if the link to the
-master that it knew was lost a moment ago, the master has given to somebody else what still goes out here. All other
-deliveries are held against what all clients were told, across any number of masters.
+**Late deliveries.** A queue that changes its master has no "own node" that the ledger could know by itself.
+`MirroredLedger` asks what the node that wrote a delivery knew at that moment. If another epoch had begun that it did
+not know of, the delivery is one of a former master, which nobody can call back; and if the link to the master that it
+knew was lost a moment ago, the master may have delivered the message to another client. All other deliveries are
+checked against what all clients were told, across any number of masters.
 
 **What may be lost.** Two things that a user can ask for lose messages: asynchronous replication, in which a confirm
-says only that the master has them, and promotion by force, whether by a policy or by an operator. What is lost is not a
-matter of when, but of logs. Each message is in one block, of one epoch. A master begins with the log it has: blocks of
-older epochs that it lacks are gone for good, whoever still has them and whatever he confirms until he hears of it. So
-`Losses` notes the blocks that messages came in, and the log that each master began with. Of what was confirmed while
-the queue was asynchronous, just those may be missing that a later master's log does not hold; after a promotion by
-force, what came in blocks of older epochs. All else must be there, as if nothing had been asked for.
+means only that the master has the message, and a forced promotion, by a policy or by an operator. What is lost depends
+on logs, not on time. Each message is in one block, of one epoch. A master begins with the log it has: blocks of older
+epochs that it lacks are lost, whichever node still has them and confirms them until it learns of the new master. So
+`Losses` records the blocks of messages, and the log that each master began with. Of what was confirmed while the queue
+was asynchronous, only those messages may be missing that a later master's log does not hold; after a forced promotion,
+those in blocks of older epochs. Everything else must be there.
 """
 
 from __future__ import annotations

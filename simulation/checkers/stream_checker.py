@@ -1,21 +1,21 @@
-"""What must hold of streams, from what their readers see.
+"""Checks streams, by what their readers see.
 
-    offsets     an offset means one message, and a message has one offset: for every reader, through every node, whoever
-                leads the stream, before and after any crash
-    no gap      a reader gets one offset after the other, across any number of masters, and passes over only what the
-                stream was not asked to keep
-    begin       it begins where it wanted to: at the first message that is kept, at an offset, at a time, at the next
+    offsets     an offset means one message, and a message has one offset: for every reader, through every node, with
+                any master, before and after any crash
+    no gap      a reader gets one offset after the other, across any number of masters, and skips only what retention
+                has removed
+    begin       a reader begins where it wanted to: at the first message that is kept, at an offset, at a time, at the
+                next
     kept        what was confirmed is there, unless the stream has lost its disks
     order       messages of one channel have their offsets in the order in which they were published
-    retention   nothing is given up without a reason, and something is if there is one
-    served      who reads and acknowledges comes to the end
+    retention   nothing is removed without a reason, and something is if there is one
+    served      a reader that acknowledges comes to the end
 
-A stream hands out only what is safe. So unlike any other queue it has no excuse for a delivery that comes late: what is
-written by a node that has long been cut off means the same as everywhere else. Nothing here asks who was connected with
-whom.
+A stream delivers only what is safe. So unlike other queues it has no excuse for a late delivery: an offset from a node
+that has long been cut off means the same as everywhere else. Links do not matter here.
 
-**Clocks** count only for those who begin at a time. Blocks are searched by halves, which presumes that times ascend;
-where clocks have jumped, no more is checked than that readers begin somewhere.
+**Clocks** count only for readers that begin at a time. Blocks are found by binary search, which assumes ascending
+times; where clocks have jumped, the only check is that readers begin somewhere.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Checks that a mirror fetches messages only when its policy, or an operator, lets it.
+"""Checks that a mirror fetches messages only when its policy, or an operator, allows it.
 
     not by itself   with `ha-sync-mode: manual`
     not at all      with `ha-sync-strategy: event`
     in the hours    that `ha-replication-window` names, by the clock of the mirror's node
 
-A queue that is on its way to another node is copied there whatever its policy says: somebody wants it there.
+A queue that is being moved to another node is copied there whatever its policy says.
 
-One tap: what members of rings send. A question that asks for contents (others only ask what is gone) is held against
-the policy as the asking node knows it at that moment, read here by other code. Hours are looked at once a second, so
-that whoever asks a moment after they are over may be excused; how long they have been is counted in the node's own
-passes, since one that was paused for a while has not had that second.
+There is one tap: what members of rings send. A request for contents (others only ask what is settled) is compared with
+the policy as the requesting node knows it at that moment, read here by other code. Nodes check the hours once a second,
+so a request a moment after they are over may be excused; how long they have been over is counted in the node's own
+passes, since a node that was frozen for a while has not had that second.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Connections for direct replies, and for a vhost that lets only a few connections in.
+"""Connections for direct replies, and for a vhost with a low limit of connections.
 
-A call has two connections of its own, at any two nodes. One asks on two channels, which share nothing but the socket;
-the other answers to the address that each question brings. Answers are kept nowhere, so any may be lost when something
-fails. But none may come twice, or to a channel that did not ask, and when nothing fails all of them come.
+A call has two connections of its own, at any two nodes. One sends requests on two channels, which share only the
+socket; the other replies to the address in each request. Replies are not stored, so any may be lost when something
+fails. But none may come twice, or to a channel that did not ask, and without faults all of them come.
 """
 
 from __future__ import annotations

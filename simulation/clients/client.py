@@ -1,17 +1,17 @@
-"""Clients that do what their steps say, over connections that may break at any time.
+"""Clients that carry out their steps over connections that may break at any time.
 
-A client is a list of things to do, filled by the plan, and a coroutine that does them one after the other: each waits
-for its answer. When the connection breaks, what was being done is given up and the next step begins with a connection
-to some node that takes it. So what a client does follows from its steps alone, however the brokers behave, and steps
-can be left out to find the few that matter.
+A client is a list of steps, filled by the plan, and a coroutine that does them one after the other: each waits for its
+answer. When the connection breaks, the current step is given up and the next one begins with a connection to some node
+that accepts it. So what a client does follows from its steps alone, however the brokers behave, and steps can be left
+out to find the few that matter.
 
 Queues by their first letter:
 
-    d   durable, declared at the beginning and never deleted or purged: what is confirmed to be in there must stay
-    v   declared, purged and deleted by anyone at any time
+    d   durable, declared at the beginning and never deleted or purged: confirmed messages must stay
+    v   declared, purged and deleted by any client at any time
     x   exclusive to the connection that declared it
-    e   as d: for dead letters, in a run with features
-    w   likewise: to go by itself when nobody uses it for some time
+    e   like d: for dead letters, in a run with features
+    w   like d: expires when nobody uses it for some time
 """
 
 from __future__ import annotations

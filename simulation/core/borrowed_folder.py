@@ -1,7 +1,7 @@
-"""How a node takes the data folder of another one on the same machine that has died.
+"""How a node takes the data folder of a dead node on the same machine.
 
-Which nodes see each other's folders, and how long after a death they do, is drawn for a run: see `scenarios.paired`. So
-is whether a folder is one that nobody locks, and can be taken while its node lives.
+The seed decides which nodes see each other's folders, and how long after a death: see `scenarios.paired`. It also
+decides whether a folder has no working lock, and can be taken while its node lives.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A disk in memory that does all a real one may do.
+"""A disk in memory that does everything a real one may do.
 
-What was not synced survives a crash or does not, sector by sector, in any mixture; a file's size likewise. Creations,
+What was not synced survives a crash or does not, sector by sector, in any mixture; so does a file's size. Creations,
 renames and deletions that were not synced with their folder survive up to some point of their order (file systems
 journal them) or not at all. Syncing a file does not make its name durable. A failed sync drops the pages it should have
 written: they can still be read, and never reach the disk, whatever is synced later.

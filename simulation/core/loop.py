@@ -1,16 +1,16 @@
-"""Virtual time, and event loops that live in it.
+"""Virtual time, and event loops in it.
 
-One `Scheduler` holds what is going to happen, ordered by time and then by when it was asked for. A `NodeLoop` is the
-event loop of one life of one process: an asyncio loop as far as coroutines, tasks, futures, timers and protocols can
-tell, so the broker's own code runs on it unchanged, and every run with the same dice is the same run.
+One `Scheduler` holds all future events, ordered by time and then by when they were scheduled. A `NodeLoop` is the event
+loop of one life of one process: an asyncio loop as far as coroutines, tasks, futures, timers and protocols can tell, so
+the broker's own code runs on it unchanged, and every run with the same random numbers is the same run.
 
-Like a real loop it works in *passes*: what was due when a pass began runs in it, what that calls for runs in the next.
-A pass begins a moment after there is something to do, and all that arrives during that moment is in it. That makes
-batches, as load does in reality, and it lets time go by for code that waits by calling itself. `pause` keeps the next
-pass waiting: a process that was stopped, or whose machine was busy with something else.
+Like a real loop it works in *passes*: callbacks that were due when a pass began run in it, and what they schedule runs
+in the next. A pass begins a moment after there is something to do, and includes all that arrives during that moment.
+That makes batches, as load does in reality, and it lets time pass for code that waits by rescheduling itself. `pause`
+delays the next pass: the process was stopped, or its machine was busy.
 
-A loop that was killed runs nothing any more, whoever still holds it. What its coroutines have in `finally` runs when
-they are closed, as Python wants it, and meets a world that takes no notice.
+A killed loop runs nothing any more, whoever still holds it. The `finally` blocks of its coroutines run when they are
+closed, as Python requires, and have no effect.
 """
 
 from __future__ import annotations

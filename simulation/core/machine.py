@@ -1,12 +1,12 @@
-"""One machine of the simulated cluster: a place in the network, a disk, and the process that runs there or does not.
+"""One machine of the simulated cluster: a place in the network, a disk, and perhaps a running process.
 
-The process is the real `Server` on a `NodeLoop`. What it sees of the world is `SimSurroundings`: a disk that loses
-what was not synced when the power goes, workers whose jobs take their time and are done at some moment of it, a wall
-clock that jumps. Whatever holds on to them after the process has died finds that nothing happens any more.
+The process is the real `Server` on a `NodeLoop`. It sees the world through `SimSurroundings`: a disk that loses what
+was not synced when the power fails, workers whose jobs take time and take effect at some moment of it, a wall clock
+that jumps. After the process has died, calls through these objects have no effect.
 
-A process ends in three ways. *Killed*, its writes stay, synced or not, for the kernel has them; its connections are
-ended by the kernel. With the *power*, what was not synced is lost in part, and its connections just fall silent.
-*Terminated*, it stops in its own time. Either of the first two may strike in the middle of a write to disk.
+A process ends in three ways. *Killed*: its writes stay, synced or not, since the kernel has them, and the kernel closes
+its connections. *Power failure*: what was not synced is lost in part, and its connections just fall silent.
+*Terminated*: it stops in its own time. The first two may happen in the middle of a write to disk.
 """
 
 from __future__ import annotations

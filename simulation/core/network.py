@@ -1,22 +1,22 @@
 """A network of TCP connections in virtual time, as bad as a network can be.
 
-Whatever is connected is two `Endpoint`s, each the asyncio transport of one side, and a `Pipe` in each direction. Bytes
-written go into the unsent buffer; as many as the window allows are under way, cut at random places; they arrive after
-a delay, in order, and wait in the inbox until the reader wants them. That is all the back-pressure there is in TCP:
-who does not read fills the window, then the writer's buffer, then `pause_writing` is called.
+A connection is two `Endpoint`s, each the asyncio transport of one side, and a `Pipe` in each direction. Written bytes
+go into the unsent buffer; as many as the window allows are in flight, cut at random places; they arrive after a delay,
+in order, and wait in the inbox until the reader wants them. This is TCP's back-pressure: a side that does not read
+fills the window, then the writer's buffer, then `pause_writing` is called.
 
-TCP neither loses nor doubles nor reorders within a connection, so nothing here does. What a network may do to a
-distributed program happens between connections: one is cut with bytes under way and nobody knows how many of them
-arrived; the next one overtakes what still stands in the old one; the old one's bytes come late, after a heal, when
-everybody has long gone on. Both ends of a connection may differ for a while on whether it is still there.
+TCP neither loses nor duplicates nor reorders within a connection, and neither does this network. What a network may do
+to a distributed program happens between connections: one is cut with bytes in flight and nobody knows how many of them
+arrived; the next one overtakes what is still in the old one; the old one's bytes come late, after a heal, when both
+ends have long continued. The two ends of a connection may disagree for a while on whether it still exists.
 
     cut(a, b)        nothing gets from a to b any more: bytes, ends and resets wait, until it is healed
-    reset            both ends lose the connection, and what was under way
-    kill(place)      a process died: the kernel ends its connections, after what it had taken over
-    off(place)       a machine died: silence. When it is back it answers with resets to what it has never heard of
+    reset            both ends lose the connection, and what was in flight
+    kill(place)      a process died: the kernel closes its connections, after sending what it had taken over
+    off(place)       a machine died: silence. When it is back, it answers with resets to connections it does not know
 
-An attempt to connect waits while there is no way there and back, or no machine; where nobody listens it is refused, and
-so it is where the way is cut, if what cuts it rejects connections (`is_rejecting`).
+An attempt to connect waits while there is no way there and back, or no machine. It is refused if there is no listener,
+and also on a cut way, if what cuts it rejects connections (`is_rejecting`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Limits that a run of a few hundred small messages would never reach, made small for the time of a run.
+"""Makes limits small for the time of a run that a few hundred small messages would never reach.
 
-What happens at a limit is where bugs are: contents that are paged out and read back, credit that is used up, consumers
-whose window is full, publishers that have to wait, a log of commands that begins with a snapshot. Each run draws which
-of the limits it makes small.
+Bugs are where limits are reached: contents that are paged out and read back, credit that is used up, consumers whose
+window is full, publishers that have to wait, a log of commands that begins with a snapshot. The seed decides which
+limits are small.
 """
 
 from __future__ import annotations

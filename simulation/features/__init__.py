@@ -1,4 +1,4 @@
-"""What a run may have beside plain queues, drawn from its seed.
+"""What a run may have besides plain queues, drawn from its seed.
 
 `queue_features` (`--featured`): expiry, length limits, dead-lettering, priorities, single active consumers.
 `broker_features` (`--special`): streams, delayed messages, transactions, direct replies, delivery limits, and limits of

@@ -1,13 +1,13 @@
 """Streams, delayed messages, transactions, direct replies and limits of a run with `--special`, drawn for it.
 
-    s0, s1      streams. Of s0 everything is kept; of s1 only so much, or for so long
-    l0          a queue to which messages come through `late`, an exchange that keeps them back for as long as they say
-    tight       a vhost with room for a few connections and a few queues
-    d0 …        as in any run with features, and some of them send away what comes back too often
+    s0, s1      streams. s0 keeps everything; s1 has a retention by size or age
+    l0          a queue bound to `late`, a delayed exchange
+    tight       a vhost that allows a few connections and a few queues
+    d0 …        as in any run with features; some of them have a delivery limit
 
-Clients read streams from all kinds of places, delay messages, give messages back and get that in writing, take from one
-queue and put into another in transactions, ask each other questions that need no queue, and crowd into `tight`. What
-strikes the masters of the other queues strikes those of streams, and of what is delayed.
+Clients read streams from all kinds of offsets, delay messages, requeue messages and prove it, move messages between
+queues in transactions, send requests with direct reply-to, and fill `tight`. Faults of masters hit the masters of
+streams and of the delayed exchange's hidden queue, too.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """Features of queues in a run with `--featured`, drawn for it.
 
-In a run with features, the durable queues d0, d1 and d2 have some of these, by arguments or by policies: messages grow
-old, there may be only so many, what leaves unserved goes to `e0`, one consumer gets everything, some messages go first.
-`e0` takes their dead letters; now and then it takes only a few at a time. Each message goes to one queue, but by many
-ways: by its name, by a copy's key, or through an alternate exchange, a binding between exchanges and a hash.
+The durable queues d0, d1 and d2 have some of these, by arguments or by policies: TTLs, length limits, dead-lettering to
+`e0`, a single active consumer, priorities. `e0` is the dead-letter queue; sometimes it has a length limit itself. Each
+message goes to one queue, but by many ways: by its name, by a key in CC, or through an alternate exchange, a binding
+between exchanges and a consistent hash.
 
-    client ─▶ alt ┄┄ has no binding ┄┄▶ tree ─▶ hash of the queue ─▶ the queue ┄┄ dies ┄┄▶ letters ─▶ e0
+    client ─▶ alt ┄┄ has no binding ┄┄▶ tree ─▶ hash of the queue ─▶ the queue ┄┄ dead-letters ┄┄▶ letters ─▶ e0
 
-Two more queues are there to go, or not, by themselves: nobody uses `w0`, which must go, and `w1`, whose time never
-comes.
+Two more queues have `x-expires`: nobody uses `w0`, which must expire, and `w1`, whose time never comes.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""What no run of a correct Raft shows.
+"""Checks what no run of a correct Raft shows.
 
-The checker looks only at what leaves a node: its messages, what it writes, what it applies, what it answers. It shares
-no code with the machine it checks.
+The checker looks only at what leaves a node: its messages, its writes, what it applies, what it answers. It shares no
+code with the machine it checks.
 
     one leader a term, one vote a term
     log matching: one index and term is one entry, with the same entries before it
     nothing is acknowledged to a leader before it is written
-    whoever leads has all that was ever committed
+    a leader has everything that was ever committed
     all nodes apply the same entries in the same order, without gaps, and come to the same state
     a commit index never falls while its node runs
-    a read sees all that was acknowledged before it was asked
     what was acknowledged to a client is there in the end
 """
 

@@ -1,13 +1,13 @@
-"""A world of Raft nodes: virtual time, a hostile network, disks that forget, crashes, and checkers that see all.
+"""A world of Raft nodes: virtual time, a hostile network, disks that forget, crashes, and a checker.
 
     python -m simulation.raft --seed N [--nodes K] [--steps M] [--count C] [--paired] [--trace]
 
 Everything follows from the seed. The nodes are the real machine (`leveret.raft`) over the real log
-(`leveret.node.cluster.consensus_log`) on a `FaultyDisk`; their shell is here, and as short as the real one's loop. Time
-is counted in ticks of a node. Messages are delayed, dropped, doubled and overtake each other; links are cut one way or
-both; syncs take their time and sometimes fail, disks fill up, the power goes in the middle of a write; nodes are
-removed, wiped, and return under their old names. Then all is healed, and the cluster must find a leader, commit a
-command and agree.
+(`leveret.node.cluster.consensus_log`) on a `FaultyDisk`; the code that drives them is here, and as short as the real
+node's. Time is counted in ticks of a node. Messages are delayed, dropped, duplicated and reordered; links are cut one
+way or both; syncs take time and sometimes fail, disks fill up, the power fails in the middle of a write; nodes are
+removed, wiped, and return under their old names. Then everything is healed, and the cluster must elect a leader, commit
+a command and agree.
 
 What must never happen is in `simulation.raft.checker`.
 """

@@ -1,15 +1,15 @@
-"""What must hold of a mirrored queue, whatever happens to its members.
+"""Checks a mirrored queue, whatever happens to its members.
 
 The checker shares no code with the machine. It sees what a master confirms, what every disk has synced, what each
-member applies and stores, and what publishers were told; it folds confirmed blocks in its own simple way.
+member applies and stores, and what publishers were told; it applies confirmed blocks in its own simple way.
 
-- One process leads an epoch, and nobody is promoted who was not in sync, unless by force.
-- A confirmed block is confirmed for ever: no other one ever has its number.
+- An epoch has one master, and no member is promoted that was not in sync, unless by force.
+- A confirmed block stays confirmed: no other one ever has its number.
 - When a block is confirmed, every disk in the committed in-sync set holds it, synced, with nothing missing below.
-- Whoever is promoted has everything that is confirmed.
-- Members apply confirmed blocks only, each once, in order; and what they store is what the blocks add up to.
+- A promoted member has everything that is confirmed.
+- Members apply confirmed blocks only, each once, in order; and what they store is the sum of the blocks.
 - Nothing is delivered again after its settle was confirmed.
-- In the end all members hold the same, everything that publishers were told is safe is there, in its order.
+- In the end all members hold the same, and everything that was confirmed to publishers is there, in order.
 """
 
 from __future__ import annotations

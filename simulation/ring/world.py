@@ -3,8 +3,8 @@
     python -m simulation.ring --seed N [--count C] [--mode safe|lossy|async] [--trace]
 
 Everything follows from the seed. The members are the real machine (`leveret.replication`); the code that drives them is
-here. Consensus is a stub: it commits views in order, by compare-and-set, after a delay, for nodes that reach a majority,
-and sometimes loses proposals. A disk keeps a prefix of what was written to it and at least what was synced; it may be
+here. Consensus is a stub: it commits views in order, by compare-and-set, after a delay, for nodes with a majority, and
+sometimes loses proposals. A disk keeps a prefix of what was written to it and at least what was synced; it may be
 wiped, damaged (then its node notices, and takes another disk id), full, or slow, and its sync may fail. Links break, at
 one end sooner than at the other; what was in flight is lost. Publishers publish unconfirmed messages again when their
 master is lost. Then everything is healed, and all members must be in sync, hold the same, and confirm again.

@@ -1,12 +1,12 @@
 """How a run with `--special` begins and ends: it declares what is in `features.broker_features`, and checks it.
 
-A part of the world. In the end, when all is healed:
+A part of the world. In the end, when everything is healed:
 
-- every stream is read from its beginning, and who was reading it must have come to its end; then messages come one by
-  one, until it is known what must have been given up. After everything else, which costs all nodes their power mostly,
-  it is read once more, and offsets still mean what they meant;
-- all that was delayed has become due, and once more something is delayed and comes in time;
-- connections and channels are let in, one after the other, until there is no more room.
+- every stream is read from its beginning, and its readers must have come to its end; then messages are published one by
+  one, until it is known what retention must have removed. After everything else, which mostly includes a power failure
+  of all nodes, it is read once more, and offsets still mean the same;
+- all delayed messages have become due, and another delayed message comes in time;
+- connections and channels are opened, one after the other, until the limit is reached.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Two nodes that are cut from each other for so long that the one that waits serves its clients with what it has.
+"""Two nodes that are cut off from each other for so long that the waiting one serves its clients from its copies.
 
-In a run with `--paired --spooled`, nodes go on in a partition (`leveret.broker.mirrors.detached`), and are cut
-from each other for half a minute, twice, while clients at both publish, consume, get and go. Whatever else strikes, the
-ledger demands what it always does: nothing confirmed is lost, and what comes twice says so the second time, whichever
-node gives it out. And of a node that serves by itself (`checkers.detached_checker`):
+In a run with `--paired --spooled`, nodes continue in a partition (`leveret.broker.mirrors.detached`), and are cut off
+from each other for half a minute, twice, while clients at both publish, consume, get and leave. The ledger demands the
+same as always: nothing confirmed is lost, and a second delivery is marked, whichever node makes it. And for a node that
+serves by itself (`checkers.detached_checker`):
 
-    marked      all that it hands out of a copy says that it may have come before
-    heard       what was acknowledged to it, and got in writing by the confirm of a publish behind it, does not come
-                again once the node has no record of it any more; unless the other one had given it out before that
-    told        when all is healed and clients have gone, no node has such a record
+    marked      everything that it delivers from a copy is marked as redelivered
+    heard       an acknowledgement to it, proved by the confirm of a later publish, is in force once the node has no
+                record of it any more; unless the other node had delivered the message before that
+    told        when everything is healed and clients have gone, no node has such a record
 """
 
 from __future__ import annotations

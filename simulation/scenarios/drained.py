@@ -1,9 +1,9 @@
-"""Nodes are drained, and then revived, stopped, or struck, while everything else happens.
+"""Nodes are drained, and then revived, stopped, or killed, while everything else happens.
 
-In a run with `--drained` an operator drains nodes, one or several at a time, with what has no mirrors or without it.
-A while later the node is revived, restarts, or dies of something; now and then it falls before it has given away all
-that it led, and now and then it is the others that fall, so that a drained node has to lead. In the end every node is
-revived. What must hold is what holds of every run; and at the end no node is out of service.
+In a run with `--drained` an operator drains nodes, one or several at a time, with or without moving queues that have no
+mirrors. A while later the node is revived, restarts, or dies; sometimes it dies before it has handed over its masters,
+and sometimes the others die, so that a drained node has to be a master. In the end every node is revived. The checks
+are those of every run; and at the end no node is in maintenance.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""Two nodes, one of which is killed, stopped, cut off: the other goes on where it may, and never else.
+"""Two nodes, one of which is killed, stopped or cut off: the other continues where it may, and never otherwise.
 
-In a run with `--paired` there are two nodes, and what can prove the death of one is drawn from the seed. They may be on
-one machine, where the folder of a dead node can be taken: at once, or only a while after it has died, or, as if they
-were on two, never. And they may trust the word of a host that nobody listens there.
+In a run with `--paired` there are two nodes, and the seed decides what can prove the death of one. They may be on one
+machine, where the folder of a dead node can be taken: at once, or only a while after its death, or, as if they were on
+two machines, never. And they may trust refused connections.
 
-What looks like a proof and is none is drawn as well. The folder may be on a file system that knows no locks: whoever
-looks finds it free, and can take it while its node lives. And where nobody trusts refusals, a way that is cut may be
-one that rejects connections, as a firewall does: so a node is refused by one that lives and has gone on alone. (Where
-refusals are trusted, an operator has vouched that only hosts refuse.)
+False proofs are drawn as well. The folder may be on a file system without locks: it always looks free, and can be taken
+while its node lives. And where refusals are not trusted, a cut way may reject connections, as a firewall does: so a
+node is refused by one that lives and has continued alone. (Where refusals are trusted, an operator has vouched that
+only hosts refuse.)
 
-A fault of these runs alone: the leader is cut off for so long that it goes on without the other one, dies before the
-way is mended, and is away when it is. Its death proves nothing then. Where refusals are trusted it would not go on, so
-there the other one is killed, and started again when the leader has died; or before, and the leader dies when the two
-have met, and the other one has not heard yet what it has missed.
+One fault exists only in these runs: the leader is cut off for so long that it continues without the other node, dies
+before the way is repaired, and is away when it is. Its death proves nothing then. Where refusals are trusted it would
+not continue, so there the other node is killed, and started again when the leader has died; or before, and the leader
+dies when the two have met, and the other node has not received yet what it has missed.
 
-What must hold is what holds of every run: one leader in a term, one history of the metadata, one master of a queue, and
-nothing confirmed is lost. A node that believes too early that the other one is dead breaks one of them.
+The checks are those of every run: one leader in a term, one history of the metadata, one master of a queue, and nothing
+confirmed is lost. A node that believes too early that the other one is dead breaks one of them.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Partitions of all shapes, and what nodes are told to do in them.
+"""Partitions of all shapes, and all ways to handle them.
 
-In a run with `--strategies`, the nodes begin with a way to handle partitions that is drawn from the seed, an operator
-changes it now and then, and the network parts in groups, in single pairs, and in one direction only.
+In a run with `--strategies`, the nodes begin with a partition handling that is drawn from the seed, an operator changes
+it now and then, and the network is cut into groups, between single pairs, and in one direction only.
 
-Whether a node pauses when it must, `checkers.pause_checker` checks. That there is at most one master in an epoch, that
-all serve again when all is healed, and that nothing confirmed is lost, is checked in every run: see
+`checkers.pause_checker` checks that a node pauses when it must. That there is at most one master in an epoch, that all
+serve again when everything is healed, and that nothing confirmed is lost, is checked in every run: see
 `checkers.mirror_checker`, `world`, `checkers.ledger`.
 
-In a run without strategies, nodes serve whatever they see, and keep nothing for queues that they cannot reach
-(`STEADFAST`, which no user can choose). That asks most of rings and links: a minority whose clients were sent away
-would try neither.
+In a run without strategies, nodes serve whatever they see, and spool nothing (`STEADFAST`, which no user can choose).
+That tests rings and links most: a paused minority would test neither.
 """
 
 from __future__ import annotations

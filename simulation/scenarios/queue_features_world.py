@@ -1,9 +1,9 @@
 """How a run with features begins and ends.
 
 A part of the world. At the beginning there are the exchanges and policies of `features.queue_features`. At the end,
-when all is healed, comes what a plan can hardly meet by chance: messages with a time to live are published and grow
-old, their queues are struck when half of it is over, and they are looked for when all of it is. A node that gives them
-a new date when it starts, takes over, or reads them back, delivers them when they have to be gone.
+when everything is healed, comes what a plan can hardly meet by chance: messages with a TTL are published, their queues'
+nodes fail when half of the TTL is over, and the messages are looked for when all of it is. A node that dates them again
+when it starts, takes over, or reads them back, delivers them although they have expired.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Queues are moved and rebalanced while everything else happens, and nodes fall in the middle of it.
+"""Queues are moved and rebalanced while everything else happens, and nodes die in the middle of it.
 
-In a run with `--rebalanced` some clusters do it by themselves, every few seconds, with a strategy that is drawn from
-the seed; and operators ask for it, or for single queues to be moved. Whoever leads a queue, leads the cluster, or is
-where a queue goes to, falls a moment later now and then. What must hold is what holds of every run: nothing confirmed
-is lost, order is kept, one node leads a queue, and in the end every queue has the copies that its policy wants and no
-others, so that no move is left half done.
+In a run with `--rebalanced` some clusters rebalance by themselves, every few seconds, with a strategy that is drawn
+from the seed; and operators rebalance, or move single queues. Sometimes the master of a queue, the Raft leader, or the
+target of a move dies a moment later. The checks are those of every run: nothing confirmed is lost, order is kept, a
+queue has one master, and in the end every queue has the copies that its policy wants and no others, so that no move is
+left half done.
 """
 
 from __future__ import annotations

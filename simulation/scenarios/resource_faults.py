@@ -1,18 +1,18 @@
 """Faults of a machine's resources: stalled disks, no memory or descriptors, clocks that jump, damaged files.
 
-In a run with `--ailing`, all of it happens beside the faults of the other runs, for as long as half a minute. What must
-hold is what holds of every run: nothing confirmed is lost, nobody is kept waiting for ever, all serve when all is well.
+In a run with `--ailing`, all of these happen beside the faults of the other runs, for as long as half a minute. The
+checks are those of every run: nothing confirmed is lost, no client waits for ever, all nodes serve when everything is
+healed.
 
-    stall      nothing that is asked of a disk is done before the time is up. (`slow_disk` delays each by a second.)
-    press      a node's process is too large: publishers of all nodes wait
-    cramp      a node has hardly any descriptors: nobody new is let in
+    stall      no request to a disk is done before the time is up. (`slow_disk` delays each by a second.)
+    press      a node's process is too large: publishers of all nodes are blocked
+    cramp      a node has hardly any descriptors: new connections are refused
     leap       a clock jumps by up to a day
-    forsake    a node dies, and its metadata is found damaged. An operator runs what `leveret recover` is made of, and
+    forsake    a node dies, and its metadata is found damaged. An operator runs the code of `leveret recover`, and
                starts it: it must come back as another voter, and with every message that it had
 
-Damage to stored messages is not among them: what may be lost by it depends on the very bytes. It is looked for where
-the bytes are known, in `test_damage.py` and `test_mirror_damage.py` of `tests/unit/storage`, and with rings in
-`simulation.ring`.
+Damage to stored messages is not among them: what may be lost depends on the very bytes. It is tested where the bytes
+are known, in `test_damage.py` and `test_mirror_damage.py` of `tests/unit/storage`, and with rings in `simulation.ring`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Nodes that keep publishes for queues that they cannot reach, and what strikes while they send them on.
+"""Nodes that spool publishes for unreachable queues, and faults while they send them on.
 
-In a run with `--spooled`, nodes serve on in a partition, and links break more often than in others. A spool is empty a
-few milliseconds after its link is back, so hardly any fault that comes at a time of its own would hit one at work. An
-*ambush* waits until some spool has sent what it does not know to be safe. Then the link breaks, or the node that sends,
-or the one that takes, is gone; or all clients publish to that queue, which must not overtake.
+In a run with `--spooled`, nodes serve clients in a partition, and links break more often than in other runs. A spool is
+empty a few milliseconds after its link is back, so hardly any fault at a random time would hit one at work. An *ambush*
+waits until some spool has sent messages that are not confirmed yet. Then the link breaks, or the sender or the receiver
+dies; or all clients publish to that queue, and must not overtake.
 
 Likewise a disk gets *tight* when some spool has messages for it: there is room for a part of them, or for all. Where
-the strategy says so, nothing is sent to a node that has had room for less than waits for it, for as long as it may take
-until the others know (`checkers.room_checker`).
+the strategy requires it, nothing is sent to a node that has had room for less than waits for it, for as long as it may
+take until the others know (`checkers.room_checker`).
 
-That nothing is lost, nothing is there twice and all is in order is what the ledger demands of every run. Here it is
-demanded that all spools are empty when all is healed.
+The ledger demands in every run that nothing is lost or duplicated and that everything is in order. Here all spools must
+also be empty when everything is healed.
 """
 
 from __future__ import annotations

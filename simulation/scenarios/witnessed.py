@@ -1,21 +1,21 @@
-"""Two nodes and a witness, of which any one is lost: the other two go on, by nothing but their majority.
+"""Two nodes and a witness, of which any one is lost: the other two continue, by their majority alone.
 
-In a run with `--witnessed` there are two nodes and, at a third place, the real `Witness`. What befalls machines and
-links befalls the witness too. No node can see another's folder or trusts a refusal (`paired.NO_PROOFS`), so nobody can
-prove that another one is dead. In half of these runs nodes without a majority pause, as by default.
+In a run with `--witnessed` there are two nodes and, at a third place, the real `Witness`. Faults of machines and links
+hit the witness, too. No node can see another's folder or trusts a refusal (`paired.NO_PROOFS`), so no node can prove
+that another one is dead. In half of these runs nodes without a majority pause, as by default.
 
-Three faults of these runs alone. One of the three is *lost* for longer than it takes to notice, and nothing else is
-done to the two that are left meanwhile. Of two that went on without the third, the leader is lost in the moment in
-which the third is back (*relieve*): what they had agreed on is then at the witness only, whose power has failed since.
-And a master that was cut off while its clients published is killed in the moment in which it hears that another one
-leads (*depose*): what it has confirmed then must be in the ring of the other, not in its own hands.
+Three faults exist only in these runs. One of the three is *lost* for longer than it takes to notice, and there are no
+other faults for the two that are left meanwhile. Of two that continued without the third, the leader is lost at the
+moment when the third is back (*relieve*): what they had agreed on is then at the witness only, whose power has failed
+since. And a master that was cut off while its clients published is killed at the moment when it learns of another
+master (*depose*): what it has confirmed then must be in the ring of the other, not only on its own disk.
 
-The checker looks at each two of the three, and when both are well and in contact, and
-nothing has happened to anybody for `GRACE_S`, it demands:
+The checker looks at each two of the three. When both are running and in contact, and nothing has happened for
+`GRACE_S`, it demands:
 
-    on           a node of the two sees a majority and, unless it was told otherwise, serves its clients
-    led          a node leads the cluster: the witness does so only for a moment
-    masters      the node leads each mirrored queue of which its copy is in sync, if the other node is lost
+    on           a node of the two sees a majority and, unless it is configured otherwise, serves its clients
+    led          a node is the Raft leader: the witness is the leader only for a moment
+    masters      the node is the master of each mirrored queue of which its copy is in sync, if the other node is lost
     apart        the witness is never the home or a mirror of a queue
 
 That the witness keeps what it has agreed to, and votes once in a term, is demanded as of any member: see
