@@ -40,20 +40,20 @@ def tell(text: str) -> None:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Measure Leveret, beside RabbitMQ where that is installed. All names: "
+        description="Measures Leveret, and RabbitMQ if it is installed. All names: "
         + " ".join(NAMES)
         + "".join(f"; {group} stands for {' '.join(parts)}" for group, parts in GROUPS.items()),
     )
     names = (*NAMES, *GROUPS)
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", default=NAMES, help="default: all")
-    parser.add_argument("--quick", action="store_true", help="small amounts: shows that all works, not how fast it is")
-    parser.add_argument("--rounds", type=int, help="of each workload, broker by turns (3, quick: 1); medians count")
-    parser.add_argument("--seconds", type=float, help="of publishing in a round (5, quick: 0.5)")
-    parser.add_argument("--leveret-only", action="store_true", help="leave RabbitMQ out")
+    parser.add_argument("--quick", action="store_true", help="small amounts: shows that it works, not how fast")
+    parser.add_argument("--rounds", type=int, help="rounds of each workload (3, quick: 1); medians count")
+    parser.add_argument("--seconds", type=float, help="duration of publishing in a round (5, quick: 0.5)")
+    parser.add_argument("--leveret-only", action="store_true", help="do not measure RabbitMQ")
     parser.add_argument("--data", type=Path, help="folder for the brokers' data (default: the system's temporary one)")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "output", help="default: %(default)s")
     parser.add_argument("--from", dest="earlier", type=Path, nargs="+", metavar="JSON", help="show earlier results")
-    parser.add_argument("--write-docs", action="store_true", help="put table and plots into docs/")
+    parser.add_argument("--write-docs", action="store_true", help="write tables and plots to docs/")
     options = parser.parse_args(arguments)
     options.rounds = options.rounds or (1 if options.quick else 3)
     options.seconds = options.seconds or (0.5 if options.quick else 5.0)

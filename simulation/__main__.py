@@ -1,20 +1,20 @@
 """Runs a whole simulated cluster with its clients.
 
     python -m simulation --seed N [--nodes K] [--steps M]     one run; --count C for that many seeds from N on
-    python -m simulation --seed N --trace                     and all that happened in it
-    python -m simulation --seed N --shrink                    the fewest steps that still fail
-    python -m simulation --soak MINUTES                       seeds nobody has tried, until the time is up
+    python -m simulation --seed N --trace                     print everything that happens in it
+    python -m simulation --seed N --shrink                    find the fewest steps that still fail
+    python -m simulation --soak MINUTES                       new seeds, until the time is up
     python -m simulation --mirrored …                         queues are mirrored; with any of the above
-    python -m simulation --varied …                           and by policies and declarations of all kinds
-    python -m simulation --featured …                         queues do something by themselves; also with --mirrored
-    python -m simulation --special …                          and there are streams, delays and limits; likewise
+    python -m simulation --varied …                           mirrored, by policies and declarations of all kinds
+    python -m simulation --featured …                         queues have TTLs, limits, …; also with --mirrored
+    python -m simulation --special …                          there are also streams, delays and limits; likewise
     python -m simulation --strategies …                       partitions, handled in all ways; also with --mirrored
-    python -m simulation --spooled …                          nodes serve on in a partition, and keep publishes
+    python -m simulation --spooled …                          nodes serve clients in a partition, and spool publishes
     python -m simulation --rebalanced …                       mirrored or not, queues are moved from node to node
-    python -m simulation --drained …                          nodes are taken out of service and back
-    python -m simulation --paired …                           two nodes, one of which often is lost
-    python -m simulation --witnessed …                        two nodes and a witness, one of which often is lost
-    python -m simulation --ailing …                           disks stall, memory runs out, clocks leap, files rot
+    python -m simulation --drained …                          nodes are drained and revived
+    python -m simulation --paired …                           two nodes, one of which is often lost
+    python -m simulation --witnessed …                        two nodes and a witness, one of which is often lost
+    python -m simulation --ailing …                           disks stall, memory runs out, clocks jump, files break
     python -m simulation --raft …                             consensus alone: see simulation.raft
 
 A run that fails prints what happened and the command that repeats it.
@@ -152,24 +152,24 @@ def main() -> int:
         sys.argv.remove("--raft")
         return raft.main()
     parser = argparse.ArgumentParser(prog="python -m simulation", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seed", type=int, default=None, help="what all of a run follows from")
+    parser.add_argument("--seed", type=int, default=None, help="a run follows from its seed")
     parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=STEPS, help="of clients and faults together")
-    parser.add_argument("--count", type=int, default=1, help="so many seeds, one after the other")
+    parser.add_argument("--steps", type=int, default=STEPS, help="number of steps of clients and faults")
+    parser.add_argument("--count", type=int, default=1, help="number of seeds, one after the other")
     parser.add_argument("--without", type=from_ranges, default=(), metavar="3,7-12", help="steps to leave out")
     parser.add_argument("--noise", type=int, default=0, help="other delays for the same steps")
-    parser.add_argument("--mirrored", action="store_true", help="queues are, by policies that change")
+    parser.add_argument("--mirrored", action="store_true", help="queues are mirrored, by policies that change")
     parser.add_argument("--varied", action="store_true", help="mirrored, by policies and declarations of all kinds")
     parser.add_argument("--featured", action="store_true", help="queues with limits, dead letters and the like")
     parser.add_argument("--special", action="store_true", help="featured, with streams, delays and cluster-wide limits")
     parser.add_argument("--strategies", action="store_true", help="partitions of all shapes, handled in all ways")
-    parser.add_argument("--spooled", action="store_true", help="nodes keep publishes for queues out of reach")
-    parser.add_argument("--rebalanced", action="store_true", help="mirrored, and queues are moved about")
-    parser.add_argument("--drained", action="store_true", help="mirrored, and nodes are taken out of service and back")
-    parser.add_argument("--paired", action="store_true", help="two mirrored nodes, one of which often is lost")
+    parser.add_argument("--spooled", action="store_true", help="nodes spool publishes for unreachable queues")
+    parser.add_argument("--rebalanced", action="store_true", help="mirrored, and queues are moved")
+    parser.add_argument("--drained", action="store_true", help="mirrored, and nodes are drained and revived")
+    parser.add_argument("--paired", action="store_true", help="two mirrored nodes, one of which is often lost")
     parser.add_argument("--witnessed", action="store_true", help="two mirrored nodes and a witness, one often lost")
-    parser.add_argument("--ailing", action="store_true", help="disks stall, memory runs out, clocks leap, files rot")
-    parser.add_argument("--trace", action="store_true", help="print all that happens")
+    parser.add_argument("--ailing", action="store_true", help="disks stall, memory runs out, clocks jump, files break")
+    parser.add_argument("--trace", action="store_true", help="print everything that happens")
     parser.add_argument("--shrink", action="store_true", help="find the fewest steps that fail")
     parser.add_argument("--soak", type=float, default=None, metavar="MINUTES")
     options = parser.parse_args()

@@ -121,13 +121,13 @@ class Scaling:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description="How a cluster grows.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description="Measures how a cluster grows.")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="default: all")
-    parser.add_argument("--quick", action="store_true", help="small amounts, no plots: shows that all works")
+    parser.add_argument("--quick", action="store_true", help="small amounts, no plots: shows that everything works")
     parser.add_argument("--data", type=Path, help="folder for the data of real nodes")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "output", help="default: %(default)s")
     parser.add_argument("--from", dest="earlier", type=Path, help="show earlier results, and run --only what is named")
-    parser.add_argument("--write-docs", action="store_true", help="put tables and plots into docs/")
+    parser.add_argument("--write-docs", action="store_true", help="write tables and plots to docs/")
     options = parser.parse_args(arguments)
     if options.quick and options.write_docs:
         parser.error("--quick is too little for the documentation; leave it or --write-docs out")

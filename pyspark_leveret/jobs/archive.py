@@ -17,50 +17,50 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 DESCRIPTION: Final = """\
-Writes the messages of queues to a lake of Parquet files, by queue and day, each message exactly once: it goes on
-where it was, however it ended. Streams are read and keep what they have. Messages of other queues are taken into a
-lease, and acknowledged when their files are written.
+Writes the messages of queues to a lake of Parquet files, by queue and day, each message exactly once: it continues
+where it stopped, however it ended. Streams keep their messages. Messages of other queues are taken into a lease, and
+acknowledged when their files are written.
 """
 
 EXAMPLES: Final = """\
 examples:
   leveret pipeline archive --subscribe events --to /data/lake
-                                     all of the stream, and what comes; once a minute, until it is stopped
+                                     the whole stream and new messages, once a minute, until it is stopped
   leveret pipeline archive --subscribe orders,returns --lease archive --to /data/lake --once --compact
-                                     empty two queues, put small files together, and end: for cron
+                                     empties two queues, merges small files, and ends: for cron
   leveret pipeline archive --pattern 'leveret\\.journal\\..*' --to /data/journals --once
-                                     keep the journals for longer than the nodes do
+                                     keeps the journals for longer than the nodes do
   leveret pipeline archive --to /data/lake --compact
-                                     only put small files together
+                                     only merges small files
 """
 
 COMPACT_EVERY: Final = 60  # Batches of an archive without --once.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--subscribe", metavar="QUEUES", help="names of queues, with commas")
-    parser.add_argument("--pattern", metavar="REGEX", help="instead: queues whose whole name matches")
+    parser.add_argument("--subscribe", metavar="QUEUES", help="names of queues, separated by commas")
+    parser.add_argument("--pattern", metavar="REGEX", help="queues whose whole name matches, instead of --subscribe")
     parser.add_argument(
-        "--lease", metavar="NAME", help="needed for queues that are no streams: whose messages they are"
+        "--lease", metavar="NAME", help="name of the lease; needed for queues other than streams"
     )
     parser.add_argument("--to", metavar="PATH", required=True, help="the lake: a folder, hdfs://…, s3a://…")
-    parser.add_argument("--checkpoint", metavar="PATH", help="how far it has come; TO/_checkpoint")
+    parser.add_argument("--checkpoint", metavar="PATH", help="folder for the progress (TO/_checkpoint)")
     parser.add_argument("--from", dest="start", choices=("earliest", "latest"), default="earliest",
-                        help="where a stream that is new to the archive is begun with (earliest)")  # fmt: skip
-    parser.add_argument("--once", action="store_true", help="end when all is written that was there at the beginning")
+                        help="where to begin a stream that is new to the archive (earliest)")  # fmt: skip
+    parser.add_argument("--once", action="store_true", help="end when all that was there at the start is written")
     parser.add_argument(
         "--every", metavar="SECONDS", type=_seconds, default=60, help="how often files are written (60)"
     )
     parser.add_argument("--max-offsets", metavar="N", type=_above_zero, default=1_000_000,
-                        help="at most so many messages in a batch (1000000)")  # fmt: skip
-    parser.add_argument("--compact", action="store_true", help="put small files together, at the end or now and then")
+                        help="at most N messages in a batch (1000000)")  # fmt: skip
+    parser.add_argument("--compact", action="store_true", help="merge small files, at the end or from time to time")
     parser.add_argument("--file-size", metavar="MIB", type=_above_zero, default=lake.FILE_BYTES >> 20,
-                        help="how large files should be (128)")  # fmt: skip
+                        help="target size of files (128)")  # fmt: skip
 
 
 def _above_zero(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return int(text)
 
 
@@ -70,7 +70,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time in seconds")
     return seconds
 
 

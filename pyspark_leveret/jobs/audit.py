@@ -44,19 +44,20 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 DESCRIPTION: Final = """\
-Was anything lost? Reads the event journals of all nodes, the queues themselves, and what clients wrote down if they
-did, and says what became of every message that was confirmed. Queues are watched where a policy has the key 'journal'.
+Finds lost, duplicated and reordered messages. It reads the event journals of all nodes, the queues, and the ledgers of
+clients if there are any, and reports what happened to every confirmed message. It covers queues whose policy has the
+key 'journal'.
 """
 
 EXAMPLES: Final = """\
 examples:
   leveretctl set_policy watched '^orders' '{"journal": "full"}'    and from then on:
-  leveret pipeline audit --out /data/audit                         a verdict, and /data/audit/report.html
+  leveret pipeline audit --out /data/audit                         prints a verdict, writes /data/audit/report.html
   leveret pipeline audit --servers one,two,three --queues 'orders\\..*' --late 5
   leveret perf -u orders -c 1000 --ledger /tmp/ledger; leveret pipeline audit --ledger /tmp/ledger
-  leveret pipeline audit --follow --out /data/alarms               keeps watching, and tells of what is late or missing
+  leveret pipeline audit --follow --out /data/alarms               keeps running, and reports late and missing messages
 
-exit codes: 0 nothing is lost, 1 something is, 2 that cannot be said (there are no journals, or they have holes).
+exit codes: 0 nothing is lost, 1 something is lost, 2 unknown (there are no journals, or parts of them are missing)
 """
 
 OK: Final = 0
@@ -463,22 +464,22 @@ def latencies(segments: DataFrame, width_ms: int) -> list[Row]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--out", metavar="FOLDER", help="where the report and the tables (Parquet) go; with --follow, alarms")
-    add("--queues", metavar="REGEX", help="only queues with such names")
-    add("--late", metavar="SECONDS", type=float, default=LATE_S, help=f"from confirm to ack; more is late ({LATE_S:g})")
+    add("--out", metavar="FOLDER", help="folder for report and tables; with --follow, alarms")
+    add("--queues", metavar="REGEX", help="only queues whose names match")
+    add("--late", metavar="SECONDS", type=float, default=LATE_S, help=f"longer from confirm to ack is late ({LATE_S:g})")
     add(
         "--near",
         metavar="SECONDS",
         type=float,
         default=NEAR_S,
-        help=f"what is this close to a fault is its ({NEAR_S:g})",
+        help=f"problems this close to a fault are attributed to it ({NEAR_S:g})",
     )
     add("--published", metavar="PATH", help="ledgers of publishers: JSON lines or Parquet")
     add("--consumed", metavar="PATH", help="ledgers of consumers")
-    add("--ledger", metavar="FOLDER", help="both, as leveret perf --ledger writes them")
-    add("--follow", action="store_true", help="watch from now on, and tell of what is late or missing")
-    add("--interval", metavar="SECONDS", type=float, default=10.0, help="with --follow: between two looks (10)")
-    add("--checkpoint", metavar="FOLDER", help="with --follow: where it goes on after a stop (OUT/checkpoint)")
+    add("--ledger", metavar="FOLDER", help="both, as written by leveret perf --ledger")
+    add("--follow", action="store_true", help="keep running, and report late and missing messages")
+    add("--interval", metavar="SECONDS", type=float, default=10.0, help="with --follow: time between two checks (10)")
+    add("--checkpoint", metavar="FOLDER", help="with --follow: folder for the progress (OUT/checkpoint)")
 
 
 def run(spark: SparkSession, parsed: argparse.Namespace) -> int:

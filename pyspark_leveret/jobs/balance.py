@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from leveret.data.client import QueueInfo
 
 DESCRIPTION: Final = """\
-Makes a plan that evens out what the nodes of a cluster have to do, by moving the masters of queues. Mirrored queues
-move to mirrors in sync only. Nothing is moved: the plan is a JSON file, for people to read and for 'rebalance'.
+Plans how to balance the load of the nodes by moving the masters of queues. Mirrored queues move to mirrors in sync
+only. Nothing is moved: the plan is a JSON file, which leveretctl rebalance --plan carries out.
 """
 
 EXAMPLES: Final = """\
 examples:
   leveret pipeline balance --by messages --plan plan.json
-                                     every node should have as many messages waiting
+                                     balances the number of messages
   leveret pipeline balance --by connections --plan plan.json
-                                     … as many clients that publish to its queues, or consume from them (journals)
+                                     balances clients that publish to or consume from the queues (needs journals)
   leveret pipeline balance --by forecast --window 120 --ahead 60 --plan plan.json
-                                     … as much to do in an hour, if the last two hours go on like this (journals)
+                                     balances the expected load in an hour, from the last two hours (needs journals)
   leveret pipeline balance --by messages --threshold 0.25 --also-vhost staging
-                                     only moves that matter much; printed, and not written
+                                     only moves with a large effect; prints the plan instead of writing it
 """
 
 STRATEGIES: Final = {
@@ -66,26 +66,26 @@ class Use:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--by", choices=tuple(STRATEGIES), required=True, help="what should be even")
-    parser.add_argument("--plan", metavar="FILE", help="where the plan is written to; without it, it is printed")
+    parser.add_argument("--by", choices=tuple(STRATEGIES), required=True, help="what to balance")
+    parser.add_argument("--plan", metavar="FILE", help="file for the plan (default: printed)")
     parser.add_argument("--threshold", metavar="PART", type=_part, default=THRESHOLD,
-                        help="no move that brings nodes closer by less than such a part of the mean (0.1)")  # fmt: skip
-    parser.add_argument("--max-moves", metavar="N", type=_above_zero, default=MOVES_MAX, help="at most so many (100)")
+                        help="leave out moves with less effect than this fraction of the mean (0.1)")  # fmt: skip
+    parser.add_argument("--max-moves", metavar="N", type=_above_zero, default=MOVES_MAX, help="at most N moves (100)")
     parser.add_argument("--window", metavar="MINUTES", type=_above_zero, default=WINDOW_MIN,
-                        help="how much of the journals counts (60)")  # fmt: skip
+                        help="how much of the journals to use (60)")  # fmt: skip
     parser.add_argument("--ahead", metavar="MINUTES", type=_above_zero, default=AHEAD_MIN,
-                        help="for when the forecast is made (30)")  # fmt: skip
+                        help="how far ahead the forecast is (30)")  # fmt: skip
     parser.add_argument(
-        "--also-vhost", metavar="NAME", action="append", default=[], help="besides --vhost; several can be given"
+        "--also-vhost", metavar="NAME", action="append", default=[], help="besides --vhost (may be repeated)"
     )
     parser.add_argument("--node", metavar="NAME", action="append", default=[],
-                        help="a node that runs and has no queue yet; several can be given")  # fmt: skip
-    parser.add_argument("--lake", metavar="PATH", help="journals that were archived, instead of those of the nodes")
+                        help="a running node without queues (may be repeated)")  # fmt: skip
+    parser.add_argument("--lake", metavar="PATH", help="read archived journals instead of those of the nodes")
 
 
 def _above_zero(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return int(text)
 
 
@@ -95,7 +95,7 @@ def _part(text: str) -> float:
     except ValueError:
         part = -1.0
     if not 0 <= part <= 10:
-        raise argparse.ArgumentTypeError(f"{text!r} is no part like 0.1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a fraction like 0.1")
     return part
 
 

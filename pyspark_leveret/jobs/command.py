@@ -17,7 +17,7 @@ from pyspark_leveret.jobs.support import common, job_status, signals
 def main(words: list[str]) -> int:
     """Runs the job that the first word names with the other words as its arguments, and returns its exit code."""
     if words[0] not in NAMES:
-        print(f"leveret pipeline: there is no job {words[0]}, only {', '.join(NAMES)}", file=sys.stderr)
+        print(f"leveret pipeline: unknown job {words[0]}; use one of: {', '.join(NAMES)}", file=sys.stderr)
         return USAGE
     return _run(words[0], words[1:])
 

@@ -52,20 +52,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DESCRIPTION: Final = """\
-Publishes messages of a lake (see: leveret pipeline archive) again, in the order in which they came, each exactly
-once: if it is interrupted, the same command goes on where it was. --servers names AMQP ports (host, amqp://host:5672).
+Publishes messages of a lake (see: leveret pipeline archive) again, in their order of arrival, each exactly once: if it
+is interrupted, the same command continues where it stopped. --servers names AMQP ports (host, amqp://host:5672).
 """
 
 EXAMPLES: Final = """\
 examples:
   leveret pipeline replay --from /data/lake --queue orders --since 2026-11-01 --until 2026-11-02T12:00 --rate 5000
-                                     to the exchange, with the routing key, that they were published with
+                                     to their original exchange, with their original routing key
   leveret pipeline replay --from /data/lake --queue orders --own-queue
                                      only to the queue that they were archived from
   leveret pipeline replay --from /data/lake --where "headers['tenant'] = '7' and content_type like '%json'" \\
       --exchange repair --routing-key again
   leveret pipeline replay --from /data/lake --since 2026-11-01 --dry-run
-                                     how many would it be?
+                                     only counts them
 """
 
 PART_ROWS: Final = 200_000
@@ -108,21 +108,21 @@ REPORT_TO: Final = job_status.NOWHERE  # Its --servers are AMQP ports.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="lake", metavar="PATH", required=True, help="the lake")
     parser.add_argument(
-        "--queue", metavar="NAME", action="append", default=[], help="only of this queue; several can be given"
+        "--queue", metavar="NAME", action="append", default=[], help="only this queue (may be repeated)"
     )
     parser.add_argument(
         "--since", metavar="TIME", type=_time, help="2026-11-01, 2026-11-01T12:00, or with a zone: +01:00 (UTC)"
     )
-    parser.add_argument("--until", metavar="TIME", type=_time, help="only what came before")
-    parser.add_argument("--where", metavar="SQL", help="only rows for which this holds")
-    parser.add_argument("--exchange", metavar="NAME", help="instead of that of each message")
-    parser.add_argument("--routing-key", metavar="KEY", help="instead of that of each message")
-    parser.add_argument("--own-queue", action="store_true", help="to the queue that it was in, and to no other")
-    parser.add_argument("--rate", metavar="N", type=_rate, help="at most so many messages a second")
+    parser.add_argument("--until", metavar="TIME", type=_time, help="only messages that arrived before this time")
+    parser.add_argument("--where", metavar="SQL", help="only rows that match this condition")
+    parser.add_argument("--exchange", metavar="NAME", help="instead of the original exchange")
+    parser.add_argument("--routing-key", metavar="KEY", help="instead of the original routing key")
+    parser.add_argument("--own-queue", action="store_true", help="only to the queue that each message was in")
+    parser.add_argument("--rate", metavar="N", type=_rate, help="at most N messages a second")
     parser.add_argument("--parallel", metavar="N", type=int, choices=range(1, 65), default=1,
-                        help="so many publishers; then the order is kept within each queue only (1)")  # fmt: skip
-    parser.add_argument("--checkpoint", metavar="PATH", help="how far it has come; LAKE/_replay/…")
-    parser.add_argument("--again", action="store_true", help="from the beginning, also if it was replayed before")
+                        help="publishers; with several, order is kept only within each queue (1)")  # fmt: skip
+    parser.add_argument("--checkpoint", metavar="PATH", help="folder for the progress (LAKE/_replay/…)")
+    parser.add_argument("--again", action="store_true", help="from the beginning, even if it was replayed before")
     parser.add_argument("--dry-run", action="store_true", help="only count")
 
 
@@ -130,7 +130,7 @@ def _time(text: str) -> datetime:
     try:
         said = datetime.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time like 2026-11-01T12:00") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time like 2026-11-01T12:00") from None
     return said.replace(tzinfo=UTC) if said.tzinfo is None else said.astimezone(UTC)
 
 
@@ -140,7 +140,7 @@ def _rate(text: str) -> float:
     except ValueError:
         rate = 0.0
     if not 0.001 <= rate <= 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of messages a second")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of messages a second")
     return rate
 
 

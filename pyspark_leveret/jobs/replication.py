@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 DESCRIPTION: Final = """\
-Lag and throughput of every mirror over time, from the journals of all nodes, with view changes, promotions and syncs
-on the same axis: an HTML page to look at, and Parquet tables.
+Reports lag and throughput of every mirror over time, from the journals of all nodes, with view changes, promotions and
+synchronisations on the same axis, as an HTML page and Parquet tables.
 """
 
 EXAMPLES: Final = """\
 examples:
   leveretctl set_policy journal '.*' '{"journal": "full"}'
-                                     begin with this: without journals there is nothing to tell
+                                     first enable the journals, without which there is nothing to report
   leveret pipeline replication --servers one,two,three --out /data/replication
                                      writes report.html, lag, mirrors, happenings
   leveret pipeline replication --out /data/replication --step 1 --queue orders
-                                     by the second, of one queue
+                                     one queue, second by second
   leveret pipeline replication --out /data/november --lake /data/journals
-                                     from journals that were archived (leveret pipeline archive)
+                                     from archived journals (leveret pipeline archive)
 """
 
 SLOTS_MAX: Final = 600  # A chart cannot show more.
@@ -69,19 +69,19 @@ class Replication:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", metavar="PATH", required=True, help="a folder for the report and the tables")
+    parser.add_argument("--out", metavar="PATH", required=True, help="folder for the report and the tables")
     parser.add_argument(
-        "--queue", metavar="NAME", action="append", default=[], help="only of this queue; several can be given"
+        "--queue", metavar="NAME", action="append", default=[], help="only this queue (may be repeated)"
     )
     parser.add_argument(
-        "--step", metavar="SECONDS", type=_step, help="the length of a slot (so that there are some hundreds)"
+        "--step", metavar="SECONDS", type=_step, help="length of an interval (default: some hundred intervals)"
     )
-    parser.add_argument("--lake", metavar="PATH", help="journals that were archived, instead of those of the nodes")
+    parser.add_argument("--lake", metavar="PATH", help="read archived journals instead of those of the nodes")
 
 
 def _step(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds up to a day")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds up to a day")
     return int(text)
 
 

@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 DESCRIPTION: Final = """\
-Figures for each queue and minute, from the journals of all nodes, as Parquet: how many messages were published,
-confirmed, delivered, acknowledged, given back, expired, dropped, dead-lettered and why; rates; and how long it took
-from published to confirmed and to delivered, and from delivered to acknowledged. It goes on where it was.
+Computes figures for each queue and minute, from the journals of all nodes, as Parquet: how many messages were
+published, confirmed, delivered, acknowledged, requeued, expired, dropped, dead-lettered and why; rates; and the time
+from published to confirmed and to delivered, and from delivered to acknowledged. It continues where it stopped.
 """
 
 EXAMPLES: Final = """\
 examples:
   leveretctl set_policy journal '.*' '{"journal": "full"}'
-                                     begin with this: without journals there are no figures
+                                     first enable the journals, without which there are no figures
   leveret pipeline rollup --out /data/figures
-                                     what came since the last time, and end: for cron
+                                     adds what happened since the last run, for cron
   leveret pipeline rollup --out /data/figures --continuous --every 30
-                                     until it is stopped
+                                     runs until it is stopped
   leveret pipeline rollup --out /data/november --lake /data/journals
-                                     from journals that were archived, all anew
+                                     makes the whole table from archived journals
 
 then, with Spark or any other program that reads Parquet:
   select minute, queue, published, deliver_p99_ms, reasons from parquet.`/data/figures` order by 1, 2
@@ -70,17 +70,17 @@ _EVENTS: Final = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", metavar="PATH", required=True, help="where the table is")
-    parser.add_argument("--continuous", action="store_true", help="go on until it is stopped")
-    parser.add_argument("--every", metavar="SECONDS", type=_seconds, default=60, help="how often, then (60)")
+    parser.add_argument("--out", metavar="PATH", required=True, help="folder of the table")
+    parser.add_argument("--continuous", action="store_true", help="run until it is stopped")
+    parser.add_argument("--every", metavar="SECONDS", type=_seconds, default=60, help="interval with --continuous (60)")
     parser.add_argument("--lookback", metavar="SECONDS", type=_seconds, default=LOOKBACK_S,
-                        help="how far back the beginning is looked for of what ends (3600)")  # fmt: skip
-    parser.add_argument("--lake", metavar="PATH", help="journals that were archived; the table is made anew")
+                        help="how far back to look for the publish of a message (3600)")  # fmt: skip
+    parser.add_argument("--lake", metavar="PATH", help="read archived journals, and make the whole table")
 
 
 def _seconds(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return int(text)
 
 

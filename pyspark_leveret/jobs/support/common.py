@@ -28,13 +28,13 @@ SLOW_START: Final = "Python worker failed to connect back"  # No setting of Spar
 _REASON: Final = re.compile(r"pyspark_leveret\.\w+\.(?:LeveretError|BadOption|BadSchema): (.+)")
 _OF_FILES: Final = re.compile(r"\b(?:org\.apache\.hadoop|java\.n?io)\.(?:\w+\.)*(\w+Exception): (.+)")
 _HELP: Final = {
-    "servers": "nodes of the cluster, with commas: host, or http(s)://host:port of the management port (127.0.0.1)",
+    "servers": "nodes, separated by commas: host, or http(s)://host:port of the management port (127.0.0.1)",
     "vhost": "the vhost (/)",
-    "user": "who asks (guest)",
-    "password": f"its password (guest, or what {PASSWORD_VARIABLE} holds)",
-    "cafile": "the certificate of an authority to trust, for https",
-    "certfile": "a certificate to show",
-    "keyfile": "its key",
+    "user": "user of the broker (guest)",
+    "password": f"password of the user (guest, or the value of {PASSWORD_VARIABLE})",
+    "cafile": "CA certificate to trust, for https",
+    "certfile": "client certificate",
+    "keyfile": "key of the client certificate",
 }
 
 
@@ -50,9 +50,9 @@ def add_access(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--report-to",
         metavar="SERVERS",
-        help="management ports at which the result is shown (those of --servers), or 'nowhere'",
+        help="management ports that show the result (those of --servers), or 'nowhere'",
     )
-    group.add_argument("--report-as", metavar="NAME", help="what the job is called there (as it is called here)")
+    group.add_argument("--report-as", metavar="NAME", help="name of the job there (the name of the job)")
 
 
 def add_session(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,7 @@ def add_session(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="a setting of Spark; several can be given. spark.log.level=WARN: hear what Spark has to say",
+        help="a setting of Spark (may be repeated); spark.log.level=WARN shows Spark's log",
     )
 
 
@@ -96,7 +96,7 @@ def session(name: str, master: str | None = None, settings: list[str] | tuple[st
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
-            raise ValueError(f"--conf takes KEY=VALUE, and got {setting}")
+            raise ValueError(f"--conf needs KEY=VALUE, not {setting}")
         builder = builder.config(key, value)
     made = builder.getOrCreate()
     prepare_streams(made)

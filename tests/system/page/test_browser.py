@@ -197,7 +197,7 @@ def test_a_node_is_killed_and_the_ring_closes(open_page: Open, trio: Cluster) ->
     page.locator('.ring [data-state="master"]').wait_for()
     until(lambda: page.locator(".ring .link").count() == 2, "the ring is closed")
     page.locator(".troubles").get_by_text("Node down:").wait_for()
-    shown(page, "is master now")
+    shown(page, "is the master now")
     page.get_by_role("link", name="Queues").click()  # It is told on every page.
     page.get_by_role("heading", name="Queues", level=1).wait_for()
     assert "n2" in page.locator(".troubles").inner_text()

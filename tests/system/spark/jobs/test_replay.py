@@ -177,8 +177,8 @@ def test_rows_are_cut_by_pace() -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--since", "yesterday"], "'yesterday' is no time like 2026-11-01T12:00"),
-        (["--rate", "0"], "'0' is no number of messages a second"),
+        (["--since", "yesterday"], "'yesterday' is not a time like 2026-11-01T12:00"),
+        (["--rate", "0"], "'0' is not a number of messages a second"),
         (["--parallel", "0"], "invalid choice: 0"),
     ],
 )

@@ -86,4 +86,4 @@ def test_slots_are_not_too_many() -> None:
 
 def test_arguments_that_make_no_sense(capsys: pytest.CaptureFixture[str]) -> None:
     assert pipeline(["replication", "--out", "/nowhere", "--step", "0"]) == 64
-    assert "'0' is no number of seconds up to a day" in capsys.readouterr().err
+    assert "'0' is not a number of seconds up to a day" in capsys.readouterr().err

@@ -161,4 +161,4 @@ def test_a_brokers_journal(spark: Any, tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize("words", [["--every", "0"], ["--lookback", "long"]])
 def test_arguments_that_make_no_sense(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert pipeline(["rollup", "--out", "/nowhere", *words]) == 64
-    assert "is no number of seconds" in capsys.readouterr().err
+    assert "is not a number of seconds" in capsys.readouterr().err
