@@ -466,7 +466,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--out", metavar="FOLDER", help="folder for report and tables; with --follow, alarms")
     add("--queues", metavar="REGEX", help="only queues whose names match")
-    add("--late", metavar="SECONDS", type=float, default=LATE_S, help=f"longer from confirm to ack is late ({LATE_S:g})")
+    add("--late", metavar="SECONDS", type=float, default=LATE_S, help=f"more from confirm to ack is late ({LATE_S:g})")
     add(
         "--near",
         metavar="SECONDS",
