@@ -15,9 +15,9 @@ together: numpy computes positions, one number for each message, and Arrow cuts 
 - Properties are walked for all messages at once: one step for each property, not for each message. `at` has the
   position of the next property of each message; messages that have the property (its flag is set) advance by its
   length, which is one byte of the data, or fixed. The walk ends with the last property that a wanted column needs.
-- Headers are tables of any depth, and only they are parsed by Python: each different table once, found by Arrow's
-  dictionary encoding. Publishers mostly repeat the same headers; if all are different, each one is parsed, which is
-  slow. A body in several frames (above 128 KiB) is put together by Python, too.
+- Headers are tables of any depth. Each different table is parsed once, found by Arrow's dictionary encoding; publishers
+  mostly repeat the same headers. If many are different, they are parsed together (see `headers`), and only those with
+  nested or rare values one by one. A body in several frames (above 128 KiB) is put together by Python, too.
 
 A batch has at most as many rows as suit Spark, which is slower with larger batches, and its bodies fit into memory.
 
@@ -39,15 +39,16 @@ from leveret.data.sheet import REDELIVERED, BadSheet, Sheet
 from leveret.protocol import properties
 from leveret.protocol.tables import BadTable, Field, decode_table
 from pyspark_leveret.schema import COLUMNS, Column, arrow_schema, arrow_type
+from pyspark_leveret.source.headers import as_text, maps_of
 
 ROWS_MAX: Final = 10_000
 BYTES_MAX: Final = 32 << 20  # Contents of a batch; a larger message is a batch of its own.
+MANY_TABLES: Final = 500  # Different header tables in a batch from which they are parsed together.
 TABLES_MAX: Final = 20_000  # Different header tables kept from batch to batch.
 
 _FRAME_HEAD: Final = 7
 _FRAME_OVERHEAD: Final = 8
 _SECONDS_MAX: Final = 253_402_300_799  # The end of the year 9999, where Spark's calendar stops.
-_STRING: Final = pa.string()
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -163,6 +164,9 @@ class Converter:
 
     def _headers(self, tables: pa.BinaryArray) -> pa.Array:
         encoded = tables.dictionary_encode()
+        kind = arrow_type("map<string,string>")
+        if len(encoded.dictionary) >= MANY_TABLES:
+            return maps_of(encoded.dictionary, header_pairs, kind).take(encoded.indices)
         if len(self._tables) > TABLES_MAX:
             self._tables.clear()
         parsed, known = [], self._tables
@@ -171,7 +175,7 @@ class Converter:
             if pairs is None:
                 pairs = known[raw] = header_pairs(raw)
             parsed.append(pairs)
-        return pa.array(parsed, arrow_type("map<string,string>")).take(encoded.indices)
+        return pa.array(parsed, kind).take(encoded.indices)
 
 
 class _Columns:
@@ -311,13 +315,6 @@ def spread_ranges(ranges: Sequence[tuple[int, int]]) -> Ints:
 
 def as_timestamps(micros: Ints, has: Bools) -> pa.Array:
     return pa.array(micros, pa.int64(), mask=None if has.all() else ~has).cast(pa.timestamp("us", tz="UTC"))
-
-
-def as_text(raw: pa.BinaryArray) -> pa.StringArray:
-    try:
-        return raw.cast(_STRING)
-    except pa.ArrowInvalid:
-        return pa.array([None if one is None else one.decode("utf-8", "replace") for one in raw.to_pylist()], _STRING)
 
 
 # -- Headers -----------------------------------------------------------------------------------------------------------
