@@ -104,8 +104,9 @@ java:
 	fi
 
 # The tests' core with the lowest and with the newest versions of the dependencies, each in an environment of its own.
+# SETS=spark tests what the Spark connector does with each version of Spark.
 versions:
-	$(PYTHON) packaging/versions.py
+	$(PYTHON) packaging/versions.py $(SETS)
 
 # The versions and hashes that the image is built from.
 lock:

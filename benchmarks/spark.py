@@ -216,6 +216,8 @@ class Bench:
             self.reading(size)
             if size == middle:
                 self.partitions(size)
+                self.headers(size)
+                self.filters(size)
                 self.streaming(size)
                 self.publishing(min(size, PUBLISHED_MAX))
                 self.beside_others(size)
@@ -261,6 +263,38 @@ class Bench:
         for _ in range(2):
             fill(self.there, "orders", size, {})
             self.measure("leased queue to Parquet", size, lambda: self.stream_to_parquet(**leased), 1)
+
+    def headers(self, size: int) -> None:
+        """Headers that are all alike, and such that all differ, as ids in them do."""
+        for label, trace in (("alike", "'0'"), ("that all differ", "cast(id as string)")):
+            self.spread(label, size, f"map('trace', md5({trace}), 'kind', 'order') headers", "'same'")
+            self.measure(f"read, headers {label}", size, partial(self.read, label))
+
+    def filters(self, size: int) -> None:
+        """One of a hundred routing keys in turn, and a hundredth of the offsets: filtered by Spark, and by the source.
+        Rates are those of all rows."""
+        self.spread("keys", size, "'t' content_type", "concat('k', cast(id % 100 as string))")
+        for enabled in ("false", "true"):
+            self.spark.conf.set("spark.sql.python.filterPushdown.enabled", enabled)
+            for condition in ("routing_key = 'k7'", f"offset >= {size - size // 100}"):
+                label = f"{condition.partition(' ')[0]} = 1 %, by {'the source' if enabled == 'true' else 'Spark'}"
+                self.measure(label, size, partial(self.read_where, condition))
+        self.spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+    def spread(self, queue: str, size: int, column: str, key: str) -> None:
+        """Fills a stream by an exchange, with any routing keys and one more column."""
+        with self.there.connection() as connection:
+            connection.declare_queue(queue, STREAM)
+            connection.declare_exchange(f"to {queue}", "fanout")
+            connection.bind(queue, f"to {queue}", "")
+        body = "rpad(md5(cast(id as string)), 100, 'x') body"
+        rows = self.spark.range(0, size, 1, 2).selectExpr(body, column, f"{key} routing_key")
+        given = {"servers": f"127.0.0.1:{self.there.amqp}", "exchange": f"to {queue}"}
+        rows.write.format("leveret").options(**given).mode("append").save()
+
+    def read_where(self, condition: str) -> None:
+        messages: Any = self.spark.read.format("leveret").options(**self.source("keys")).load()
+        messages.where(condition).write.format("noop").mode("overwrite").save()
 
     def publishing(self, count: int) -> None:
         fill(self.there, "into", 1, {})

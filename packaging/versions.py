@@ -1,10 +1,12 @@
 """Runs a core part of the tests with the lowest and with the newest versions of what the package needs.
 
-    python packaging/versions.py [lowest] [newest] [--python PYTHON]
+    python packaging/versions.py [lowest] [newest] [spark] [--python PYTHON]
 
 Each set gets an environment of its own in `.versions/`. The lowest versions are those that pyproject.toml names; the
 newest are what pip finds. Of the extra `test`, only what the chosen tests import is installed, by the same rule, and of
-the extra `spark` what reads queues as tables, without Spark itself. The exit code is not 0 if a test fails.
+the extra `spark` what reads queues as tables, without Spark itself. With `spark`, what every version of Spark has to do
+is tested with each of them, which needs Java and is not done unless it is named. The exit code is not 0 if a test
+fails.
 """
 
 from __future__ import annotations
@@ -26,6 +28,11 @@ CORE = (
     "tests/unit/node/sockets/test_peer_links.py", "tests/system/node/test_durability.py",
     "tests/unit/node/sockets/test_tls_handshakes.py", "tests/system/clients/test_pika.py",
 )  # fmt: skip
+
+
+# Versions of Spark, each with a pandas that it supports.
+SPARKS = {"4.0": "pandas<3", "4.1": "pandas<3", "4.2": "pandas<3", "4.3": "pandas>=3"}
+SPARK_TESTS = ("-m", "long", "tests/system/spark/versions/test_every_version.py")
 
 
 def requirements() -> list[str]:
@@ -52,12 +59,29 @@ def run(which: str, python: str) -> int:
     return subprocess.run([str(own), "-m", "pytest", "-q", *CORE], cwd=ROOT, check=False).returncode
 
 
+def run_spark(python: str) -> list[str]:
+    """Returns the versions of Spark with which a test fails."""
+    failed = []
+    for version, pandas in SPARKS.items():
+        folder = FOLDER / f"spark-{version}"
+        own = folder / "bin" / "python"
+        subprocess.run([python, "-m", "venv", "--clear", str(folder)], check=True)
+        wanted = [one for one in requirements() if name_of(one) not in ("pandas", "aio-pika")]
+        wanted += [pandas, f"pyspark~={version}.0"]
+        subprocess.run([str(own), "-m", "pip", "install", "--quiet", *wanted], check=True)
+        print(f"versions: Spark {version}, {pandas}", flush=True)
+        if subprocess.run([str(own), "-m", "pytest", "-q", *SPARK_TESTS], cwd=ROOT, check=False).returncode:
+            failed.append(f"Spark {version}")
+    return failed
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Tests with the lowest and the newest versions of dependencies.")
-    parser.add_argument("which", nargs="*", default=["lowest", "newest"], choices=["lowest", "newest"])
+    parser.add_argument("which", nargs="*", default=["lowest", "newest"], choices=["lowest", "newest", "spark"])
     parser.add_argument("--python", default=sys.executable)
     parsed = parser.parse_args()
-    failed = [which for which in parsed.which if run(which, parsed.python) != 0]
+    failed = [which for which in parsed.which if which != "spark" and run(which, parsed.python) != 0]
+    failed += run_spark(parsed.python) if "spark" in parsed.which else []
     sys.exit(f"versions: tests fail with the {' and the '.join(failed)} versions" if failed else 0)
 
 

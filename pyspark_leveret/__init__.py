@@ -1,11 +1,13 @@
 """Leveret and RabbitMQ for Spark: `spark.read.format("leveret")`, and readStream, write, writeStream.
 
 - `options`, `schema`, `connect`: options, columns, and connections with their error texts, shared by all.
+- `spark_versions`: what earlier versions of Spark lack.
+- `bodies`: bodies of JSON as columns. `several_streams`: for queries that are started at once.
 - `source`: reads queues. `sink`: publishes rows. `jobs`: the pipeline.
 
-Public: `LeveretDataSource`, which Spark finds by the name of this package, and `jobs`; see docs/spark.md and
-docs/pipeline.md. The rest is not. This package imports `leveret.client`, `leveret.data` and other modules of `leveret`
-that need no broker; nothing of `leveret` imports it.
+Public: `LeveretDataSource`, which Spark finds by the name of this package, `bodies`, `several_streams` and `jobs`; see
+docs/spark.md and docs/pipeline.md. The rest is not. This package imports `leveret.client`, `leveret.data` and other
+modules of `leveret` that need no broker; nothing of `leveret` imports it.
 
 Spark imports this package in every session that looks for any Python data source, also where nobody uses Leveret. So as
 little as possible happens here: readers and writers are imported when one is made.

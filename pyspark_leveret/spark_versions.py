@@ -86,8 +86,15 @@ def as_batches(rows: Iterable[Any], fields: Sequence[Any]) -> Iterator[pa.Record
     """Turns Spark's rows into Arrow batches: for versions that give a streaming writer rows."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import TimestampType
 
-    schema = pa.schema([pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC")) for field in fields])
+    times = pa.timestamp("us", tz="UTC")
+    schema = pa.schema(
+        [
+            pa.field(field.name, times if isinstance(field.dataType, TimestampType) else to_arrow_type(field.dataType))
+            for field in fields
+        ]
+    )
     todo = iter(rows)
     while chunk := list(islice(todo, ROWS)):
         columns = [[_plain(row[at]) for row in chunk] for at in range(len(fields))]

@@ -172,8 +172,8 @@ def rows_that_meet(sheet: Sheet, conditions: Sequence[Condition]) -> Bools | Non
         texts = [one for one in conditions if one.column == column]
         if texts:
             keys = [exchange if column == "exchange" else key for _, exchange, key in sheet.keys]
-            meets = [all(one.holds(key.decode("utf-8", "replace")) for one in texts) for key in keys]
-            keep = _both(keep, meets, [count for count, _, _ in sheet.keys])
+            known = {key: all(one.holds(key.decode("utf-8", "replace")) for one in texts) for key in set(keys)}
+            keep = _both(keep, [known[key] for key in keys], [count for count, _, _ in sheet.keys])
     times = [one for one in conditions if one.column == "enqueued"]
     if times:
         keep = _both(keep, *_meeting_times(sheet, times))

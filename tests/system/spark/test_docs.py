@@ -26,10 +26,9 @@ ORDERS = [json.dumps({"id": number, "customer": number % 3, "price": 7}).encode(
 
 
 def code_under(heading: str) -> str:
-    """The Python code between this heading and the next one."""
+    """The Python code between this heading and the next one: the first block."""
     section = re.split(r"^##+ ", TEXT.partition(f"# {heading}")[2], maxsplit=1, flags=re.MULTILINE)[0]
-    [block] = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    return str(block)
+    return str(re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0])
 
 
 def run(code: str, spark: Any, broker: Server, folder: Path, given: dict[str, Any]) -> dict[str, Any]:
@@ -145,6 +144,21 @@ def test_an_hour_once_more(spark: Any, data_broker: Server, queues: Any, tmp_pat
     assert count(queues, "clicks-again") == 40
     _, properties, _ = queues.basic_get("clicks-again", auto_ack=True)
     assert (properties.headers, properties.delivery_mode) == ({"a": "b"}, 2)
+
+
+def test_a_batch_that_is_run_again_and_bodies_as_columns(
+    spark: Any, data_broker: Server, queues: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = run(code_under("JSON, Avro, Protobuf"), spark, data_broker, tmp_path, {"spark": spark})
+    assert given["schema"] in code_under("JSON, Avro, Protobuf")
+    assert given["prices"].columns == ["customer", "sum(json.price AS price)"]
+    assert re.search(r"\|\s*1\|\s*0\|\s*7\|", capsys.readouterr().out)
+    given = run(code_under("Batches that are run again"), spark, data_broker, tmp_path, {"spark": spark})
+    assert (count(queues, "orders"), count(queues, "invoices")) == (0, 60)
+    given["publish"](spark.createDataFrame([("again",)] * 60, "body string").coalesce(1), 0)
+    assert count(queues, "invoices") == 60
+    run(code_under("Progress"), spark, data_broker, tmp_path, {"query": given["query"]})
+    assert "behind: 0" in capsys.readouterr().out
 
 
 def test_the_notebook(

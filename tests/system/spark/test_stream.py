@@ -159,6 +159,19 @@ def test_min_partitions_cuts_a_batch_as_it_was_planned(data_broker: Server, data
     assert [piece.ranges for piece in other.partitions(query.start, end)] == pieces  # type: ignore[attr-defined]
 
 
+def test_the_broker_is_told_how_far_a_query_is(data_broker: Server, data_channel: Any, name: str) -> None:
+    data_channel.queue_declare(name, durable=True, arguments=STREAM)
+    publish(data_channel, name, 0, 25)
+    told = {"maxOffsetsPerTrigger": "10", "reportAs": f"clicks {name[-20:]}"}
+    query = Query(data_broker, name, startingOffsets="earliest", **told)
+    query.batch()
+    assert query.reader.reportLatestOffset() == {"queues": {name: {"next": 25, "lag": 15}}, "lag": 15}
+    with DataClient(f"127.0.0.1:{data_broker.management_port}") as client:
+        [job] = [one for one in client._ask("", "GET", "/api/leveret/jobs") if one["name"] == told["reportAs"]]
+    assert (job["state"], job["summary"]) == ("running", "a streaming query of Spark, 15 messages behind")
+    assert job["figures"] == {"behind": 15, "queues": 1, "arriving a second": 0, f"behind in {name}": 15}
+
+
 # -- Leases ------------------------------------------------------------------------------------------------------------
 
 
