@@ -20,6 +20,7 @@ from leveret.base.random_numbers import RandomNumbers
 from leveret.base.range_set import Wanted
 from leveret.base.timers import Timers
 from leveret.base.visible_text import visible
+from leveret.broker.client_ids.client_ids import ClientIds
 from leveret.broker.client_log import ClientLog
 from leveret.broker.connection_limits import IN_VHOST, OF_USER, ConnectionLimits
 from leveret.broker.consumer_timeout import check_age
@@ -43,6 +44,7 @@ from leveret.broker.remote.outbox import Outboxes
 from leveret.broker.remote.owner_end import FROM_CLIENT_END, OwnerEnd
 from leveret.broker.remote.remote_queue import RemoteQueue
 from leveret.broker.remote.spool_registry import SpoolRegistry
+from leveret.broker.retained.retained_messages import RetainedMessages
 from leveret.broker.routing.alternate_exchange import AlternateExchanges
 from leveret.broker.vhost import Vhost
 from leveret.links.frame_types import CONNECTION_COUNTS, LINKED, REPLY, REPLY_ANSWER, REPLY_ASK, RING, STOPPING
@@ -51,6 +53,7 @@ from leveret.metadata.model import commands as c
 from leveret.metadata.model import events as e
 from leveret.metadata.model.queue_counts import QueueCounts
 from leveret.metadata.model.refusals import resource
+from leveret.metadata.mqtt.events import RetainedChanged, SessionChanged
 from leveret.metadata.rules.global_parameters import CLUSTER_NAME
 from leveret.metadata.rules.partition_handling import PartitionHandling
 from leveret.metadata.rules.passwords import verify_password
@@ -155,7 +158,9 @@ class Broker:
         self.spools = SpoolRegistry(self)
         self.detachment = Detachment(self)
         self.fanout = Fanout()
+        self.retained = RetainedMessages(self)
         self.outboxes = Outboxes(self)
+        self.client_ids = ClientIds(self)
         self.member_changes: MemberChanges | None = None
         self.run = ""  # The name of this run of the node.
         self.waiting_for_load: dict[Queue, list[Callable[[], None]]] = {}
@@ -216,6 +221,15 @@ class Broker:
             elif queue.delivered_through > queue.noted_through and queue.durable:
                 self.delivering[queue] = None
         self.spools.on_turn()
+        if self.retained.gathered:
+            self.retained.flush()
+        if self.client_ids.has_gathered:
+            self.client_ids.flush()
+
+    def lead(self) -> None:
+        """Called in each tick at the node that leads the cluster: do what one node has to do for all."""
+        self.client_ids.lead()
+        self.retained.lead()
 
     def touch_stalled(self, stalled: dict[AnyQueue, None]) -> None:
         """Queues that had more for a client than it could take go on, as it takes more: each is the first in turn.
@@ -316,6 +330,10 @@ class Broker:
             self._bind(event.binding)
         elif isinstance(event, e.BindingRemoved):
             self._unbind(event.binding)
+        elif isinstance(event, SessionChanged):
+            self.client_ids.on_changed(event)
+        elif isinstance(event, RetainedChanged):
+            self.retained.on_changed(event.vhost, event.topic)
         elif isinstance(event, e.ExchangeDeclared):
             vhosts[event.spec.vhost].router.add_exchange(event.spec.name, event.spec.type, event.spec.arguments)
             self.alternates.on_declared(vhosts[event.spec.vhost], event.spec.name)

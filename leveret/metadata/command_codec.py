@@ -27,9 +27,12 @@ from leveret.metadata.model import commands
 from leveret.metadata.model.commands import Command
 from leveret.metadata.model.records import NO_ARGUMENTS, DestinationKind
 from leveret.metadata.model.view import View
+from leveret.metadata.mqtt import commands as mqtt
+from leveret.metadata.mqtt.records import NO_NUMBERS, NO_SUBSCRIPTIONS, RetainedMessage, Subscription, Will
 from leveret.protocol.tables import DEPTH_MAX, Field, Table
 
 VERSION: Final = 1
+PACKET_ID_MAX: Final = 65_535
 COMMAND_BYTES_MAX: Final = 16 * 1024 * 1024  # A larger policy or table is a mistake or an attack.
 
 _T = TypeVar("_T")
@@ -236,6 +239,78 @@ def _load_view(value: Any) -> View:
     raise BadEncoding(f"expected a view, found {_shown(value)}")
 
 
+# MQTT clients
+
+
+def _dump_bytes(value: Any) -> str:
+    return base64.b64encode(_expect(bytes)(value)).decode("ascii")
+
+
+def _of_record(kind: type[Any]) -> tuple[Callable[[Any], Json], Callable[[Any], Any]]:
+    check = _expect(kind)
+    return lambda value: dump_record(check(value)), lambda value: load_record(kind, _expect(list)(value))
+
+
+def _of_rows(kind: type[Any]) -> tuple[Callable[[Any], Json], Callable[[Any], Any]]:
+    check = _expect(kind)
+    return (
+        lambda rows: [dump_record(check(row)) for row in rows],
+        lambda rows: tuple(load_record(kind, _expect(list)(row)) for row in _expect(list)(rows)),
+    )
+
+
+def _or_none(
+    column: tuple[Callable[[Any], Json], Callable[[Any], Any]],
+) -> tuple[Callable[[Any], Json], Callable[[Any], Any]]:
+    return _optional(column[0]), _optional(column[1])
+
+
+def _dump_subscriptions(value: Any) -> dict[str, Json]:
+    return {_text(topic): list(_subscription(one)) for topic, one in value.items()}
+
+
+def _load_subscriptions(value: Any) -> dict[str, Subscription]:
+    found = {_text(topic): _subscription(_expect(list)(one)) for topic, one in _expect(dict)(value).items()}
+    return found or NO_SUBSCRIPTIONS
+
+
+def _subscription(value: Sequence[Any]) -> Subscription:
+    if len(value) != 5:
+        raise BadEncoding(f"{_shown(value)} is no subscription")
+    qos, no_local, as_published, handling, identifier = value
+    return Subscription(_whole(qos), _flag(no_local), _flag(as_published), _whole(handling), _whole(identifier))
+
+
+def _ranges(width: int) -> tuple[Callable[[Any], Json], Callable[[Any], Any]]:
+    def row(value: Any) -> tuple[int, ...]:
+        numbers = tuple(_whole(each) for each in value)
+        if len(numbers) != width or not (0 < numbers[0] <= numbers[0] + numbers[1] - 1 <= PACKET_ID_MAX):
+            raise BadEncoding(f"{_shown(value)} is no range of packet ids")
+        return numbers
+
+    return lambda rows: [list(row(each)) for each in rows], lambda rows: tuple(row(each) for each in rows)
+
+
+def _dump_numbers_by_id(value: dict[int, int]) -> list[Json]:
+    return [[_whole(packet_id), _whole(number)] for packet_id, number in value.items()]
+
+
+def _load_numbers_by_id(value: Any) -> dict[int, int]:
+    return {_whole(packet_id): _whole(number) for packet_id, number in _expect(list)(value)} or NO_NUMBERS
+
+
+def _dump_ids(value: Any) -> list[Json]:
+    return [_whole(each) for each in sorted(value)]
+
+
+def _load_ids(value: Any) -> frozenset[int]:
+    return frozenset(_whole(each) for each in _expect(list)(value))
+
+
+def _load_numbers(value: Any) -> tuple[int, ...]:
+    return tuple(_whole(each) for each in _expect(list)(value))
+
+
 # Tables
 
 _INTEGERS: Final = {
@@ -349,6 +424,20 @@ _COLUMNS: Final[dict[Any, tuple[Callable[[Any], Json], Callable[[Any], Any]]]] =
     tuple[str, ...]: (_dump_texts, _load_texts),
     dict[str, int]: (lambda value: dict(_numbers(value)), _numbers),
     Table: (dump_table, load_table),
+    bytes: (_dump_bytes, _load_bytes),
+    tuple[int, ...]: (lambda value: [_whole(each) for each in value], _load_numbers),
+    frozenset[int]: (_dump_ids, _load_ids),
+    dict[int, int]: (_dump_numbers_by_id, _load_numbers_by_id),
+    dict[str, Subscription]: (_dump_subscriptions, _load_subscriptions),
+    mqtt.Ids: _ranges(2),
+    mqtt.NumberedIds: _ranges(3),
+    RetainedMessage | None: _or_none(_of_record(RetainedMessage)),
+    Will | None: _or_none(_of_record(Will)),
+    tuple[mqtt.RetainedRow, ...]: _of_rows(mqtt.RetainedRow),
+    tuple[mqtt.ClaimRow, ...]: _of_rows(mqtt.ClaimRow),
+    tuple[mqtt.ReleaseRow, ...]: _of_rows(mqtt.ReleaseRow),
+    tuple[mqtt.SessionRow, ...]: _of_rows(mqtt.SessionRow),
+    tuple[mqtt.DueRow, ...]: _of_rows(mqtt.DueRow),
     get_type_hints(commands.SetParameter)["value"]: (_json, _json),
     get_type_hints(commands.SetPolicy)["definition"]: (_json_object, _json_object),
 }

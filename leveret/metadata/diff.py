@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from leveret.base.json_values import same_json
 from leveret.metadata.model import events as e
+from leveret.metadata.mqtt import events as m
 
 if TYPE_CHECKING:
     from leveret.base.json_values import Json
@@ -47,7 +48,26 @@ def events_between(old: Metadata, new: Metadata) -> tuple[e.Event, ...]:
     events += [e.PolicyChanged(name) for name in vhosts]
     events += [e.ParameterChanged(*key) for key in _changed(old.parameters, new.parameters)]
     events += [e.GlobalParameterChanged(name) for name in _changed(old.global_parameters, new.global_parameters)]
+    events += _clients(old, new)
     return tuple(events)
+
+
+def _clients(old: Metadata, new: Metadata) -> list[e.Event]:
+    """Return the changes of retained messages, sessions and wills."""
+    events: list[e.Event] = []
+    for vhost in {**old.retained.by_vhost, **new.retained.by_vhost}:
+        before, after = old.retained.by_vhost.get(vhost, {}), new.retained.by_vhost.get(vhost, {})
+        topics = [topic for topic in {**before, **after} if before.get(topic) != after.get(topic)]
+        events += [m.RetainedChanged(vhost, topic) for topic in topics]
+    for session in old.sessions:
+        if new.sessions.get(session.vhost, session.client_id) is None:
+            events.append(m.SessionChanged(session, None))
+    for session in new.sessions:
+        was = old.sessions.get(session.vhost, session.client_id)
+        if was != session:
+            events.append(m.SessionChanged(was, session, was is not None and was.born == session.born))
+    events += [m.WillDue(will) for number, will in new.wills.items() if number not in old.wills]
+    return events
 
 
 def _changed(old: dict[K, Json], new: dict[K, Json]) -> list[K]:

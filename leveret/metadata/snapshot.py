@@ -32,6 +32,7 @@ from leveret.metadata.model.records import (
     UserSpec,
     VhostSpec,
 )
+from leveret.metadata.mqtt.records import ClientSession, DueWill, RetainedMessage
 
 if TYPE_CHECKING:
     from leveret.metadata.store import Metadata
@@ -80,6 +81,20 @@ def _rows(metadata: Metadata) -> Iterator[list[Json]]:
         yield ["run", node, run]
     for node, count in metadata.starts.items():
         yield ["starts", node, count]
+    yield from _mqtt_rows(metadata)
+
+
+def _mqtt_rows(metadata: Metadata) -> Iterator[list[Json]]:
+    if metadata.last_claim or metadata.last_will:
+        yield ["last claim and will", metadata.last_claim, metadata.last_will]
+    for vhost, message in metadata.retained:
+        yield ["retained", vhost, *dump_record(message)]
+    for session in metadata.sessions:
+        yield ["session", *dump_record(session)]
+    for session in metadata.leaving.values():
+        yield ["leaving session", *dump_record(session)]
+    for will in metadata.wills.values():
+        yield ["will", *dump_record(will)]
 
 
 def _binding_rows(metadata: Metadata) -> Iterator[list[Json]]:
@@ -216,6 +231,31 @@ def _read_starts(metadata: Metadata, node: str, count: int) -> None:
     metadata.starts[node] = int(count)
 
 
+def _read_last(metadata: Metadata, claim: int, will: int) -> None:
+    metadata.last_claim, metadata.last_will = int(claim), int(will)
+
+
+def _read_retained(metadata: Metadata, vhost: str, *values: Any) -> None:
+    metadata.retained.put(metadata.vhosts[vhost].name, load_record(RetainedMessage, values))
+
+
+def _read_session(metadata: Metadata, *values: Any) -> None:
+    session = load_record(ClientSession, values)
+    assert session.epoch <= metadata.last_claim  # Otherwise the next claim could have the epoch of another.
+    metadata.sessions.put(session)
+
+
+def _read_leaving(metadata: Metadata, *values: Any) -> None:
+    session = load_record(ClientSession, values)
+    metadata.leaving[session.epoch] = session
+
+
+def _read_will(metadata: Metadata, *values: Any) -> None:
+    will = load_record(DueWill, values)
+    assert will.number <= metadata.last_will
+    metadata.wills[will.number] = will
+
+
 _READERS: Final[dict[Any, Callable[..., None]]] = {
     "vhost": _read_vhost,
     "user": _read_user,
@@ -229,4 +269,9 @@ _READERS: Final[dict[Any, Callable[..., None]]] = {
     "global parameter": _read_global_parameter,
     "run": _read_run,
     "starts": _read_starts,
+    "last claim and will": _read_last,
+    "retained": _read_retained,
+    "session": _read_session,
+    "leaving session": _read_leaving,
+    "will": _read_will,
 }

@@ -34,6 +34,7 @@ from typing import Any, Final, TypeVar
 
 from leveret.base.json_values import Json, same_json
 from leveret.base.safe_regex import CHARACTERS_MAX, VHOST_COST_MAX, too_costly
+from leveret.metadata import client_sessions, retained_messages
 from leveret.metadata.model import commands as c
 from leveret.metadata.model import events as e
 from leveret.metadata.model.bindings import Bindings
@@ -70,6 +71,9 @@ from leveret.metadata.model.refusals import (
     unfit,
 )
 from leveret.metadata.model.view import View, misfit, renamed, without
+from leveret.metadata.mqtt import commands as m
+from leveret.metadata.mqtt.records import ClientSession, DueWill
+from leveret.metadata.mqtt.tables import RetainedTable, SessionTable
 from leveret.metadata.rules.global_parameters import WEIGHT_MAX, bulk_fault, clear_fault_of, fault_of
 from leveret.metadata.rules.placement import OF_QUEUES, is_about, renamed_extra
 from leveret.metadata.snapshot import read_snapshot, write_snapshot
@@ -121,6 +125,12 @@ class Metadata(ImplicitBindings):
         self.global_parameters: dict[str, Json] = {}
         self.runs: dict[str, str] = {}  # By node: its present run.
         self.starts: dict[str, int] = {}  # By node: how often it has started.
+        self.retained = RetainedTable()
+        self.sessions = SessionTable()
+        self.leaving: dict[int, ClientSession] = {}  # By epoch: those taken over, whose wills are undecided.
+        self.wills: dict[int, DueWill] = {}  # By number, ascending: those to be published.
+        self.last_claim = 0
+        self.last_will = 0
 
     def apply(self, command: c.Command) -> Applied:
         """Apply the next command."""
@@ -137,6 +147,8 @@ class Metadata(ImplicitBindings):
         for name, value in self.__dict__.items():
             setattr(copy, name, value.copy() if isinstance(value, dict) else value)
         copy.bindings = self.bindings.copy()
+        copy.retained = self.retained.copy()
+        copy.sessions = self.sessions.copy()
         return copy
 
     def snapshot(self) -> bytes:
@@ -181,7 +193,7 @@ class Metadata(ImplicitBindings):
             self.bindings.remove(binding)
             events.append(e.BindingRemoved(binding))
         for queue in [spec for spec in self.queues.values() if spec.vhost == name]:
-            self._drop_queue(queue, events)
+            self.drop_queue(queue, events)
         for exchange in [spec for spec in self.exchanges.values() if spec.vhost == name]:
             del self.exchanges[name, exchange.name]
             events.append(e.ExchangeDeleted(exchange))
@@ -197,6 +209,8 @@ class Metadata(ImplicitBindings):
         for parameter in [key for key in self.parameters if key[1] == name]:
             del self.parameters[parameter]
             events.append(e.ParameterChanged(*parameter))
+        retained_messages.drop_all(self, name, events)
+        client_sessions.drop_all(self, name, events)
         del self.vhosts[name]
         del self.queue_counts[name]
         events.append(e.VhostDeleted(name))
@@ -383,7 +397,7 @@ class Metadata(ImplicitBindings):
                     doomed.append(unused)
             events.append(e.ExchangeDeleted(spec))
             if spec.type == DELAYED:
-                self._drop_queue(self.queues[spec.vhost, hidden_queue_name(spec.name)], events)
+                self.drop_queue(self.queues[spec.vhost, hidden_queue_name(spec.name)], events)
 
     def _remove_binding(self, binding: Binding, events: list[e.Event]) -> ExchangeSpec | None:
         """Remove a binding. Return its source if that must be deleted too."""
@@ -435,10 +449,11 @@ class Metadata(ImplicitBindings):
         spec = self.queues.get((command.vhost, command.name))
         if spec is None or (command.id is not None and command.id != spec.id) or is_hidden_queue(spec.name):
             return not_found("queue", command.name, command.vhost)
-        self._drop_queue(spec, events)
+        self.drop_queue(spec, events)
         return None
 
-    def _drop_queue(self, spec: QueueSpec, events: list[e.Event], cascade: bool = True) -> None:
+    def drop_queue(self, spec: QueueSpec, events: list[e.Event], cascade: bool = True) -> None:
+        """Remove a queue, its bindings, and the auto-delete exchanges that lose their last binding with it."""
         unused = []
         for binding in self.bindings.to_destination(spec.vhost, "queue", spec.name):
             source = self._remove_binding(binding, events)
@@ -599,12 +614,13 @@ class Metadata(ImplicitBindings):
         # are forgotten rather than deleted, so no exchange is found to have lost its last binding. We do as it does:
         # a durable auto-delete exchange is there again after a restart.
         cascade = not command.alone
+        client_sessions.lose_node(self, command.node, events)
         if command.run:
             self.runs[command.node] = command.run
             self.starts[command.node] = self.starts.get(command.node, 0) + 1
         for queue in [q for q in self.queues.values() if q.node == command.node and (q.exclusive or not q.durable)]:
             if queue.view is None or len(queue.view.in_sync) == 1:  # Otherwise a mirror still has it.
-                self._drop_queue(queue, events, cascade)
+                self.drop_queue(queue, events, cascade)
         if command.alone:
             for exchange in [spec for spec in self.exchanges.values() if not spec.durable]:
                 self._drop_exchange(exchange, events, cascade)
@@ -612,6 +628,7 @@ class Metadata(ImplicitBindings):
 
     def _forget_node(self, command: c.ForgetNode, events: list[e.Event]) -> Refusal | None:
         self.runs.pop(command.node, None)
+        client_sessions.lose_node(self, command.node, events)
         for queue in list(self.queues.values()):
             if queue.view is None:
                 view = None
@@ -622,12 +639,13 @@ class Metadata(ImplicitBindings):
             if view is not None:
                 put_view(self, queue, view, events)
             elif queue.node == command.node:
-                self._drop_queue(queue, events)
+                self.drop_queue(queue, events)
                 if is_hidden_queue(queue.name):  # Its messages are lost. The exchange gets a new one.
                     self._add_hidden_queue(self.exchanges[queue.vhost, exchange_of(queue)], "", None, events)
         return None
 
     def _rename_node(self, command: c.RenameNode, events: list[e.Event]) -> Refusal | None:
+        client_sessions.rename_node(self, command.old, command.new, events)
         for key, queue in list(self.queues.items()):
             if queue.view is not None and command.old in queue.view.ring:
                 joined = {command.new if name == command.old else name: at for name, at in queue.joined.items()}
@@ -691,4 +709,10 @@ _FOLDS: Final[dict[type, _Fold]] = {
     c.MoveQueue: move_queue,
     c.ChangeView: change_view,
     c.EndView: end_view,
+    m.KeepRetained: retained_messages.keep_retained,
+    m.ClaimClientIds: client_sessions.claim_client_ids,
+    m.ReleaseClientIds: client_sessions.release_client_ids,
+    m.ChangeSessions: client_sessions.change_sessions,
+    m.SweepSessions: client_sessions.sweep_sessions,
+    m.WillsPublished: client_sessions.wills_published,
 }

@@ -23,6 +23,7 @@ from leveret.broker.event_journal.node_journal import Options
 from leveret.broker.kinds.stream import StreamQueue
 from leveret.broker.mirrors.member_changes import MemberChanges, Place
 from leveret.broker.queue.queue import Queue
+from leveret.broker.retained.retained_messages import Limits as RetainedLimits
 from leveret.links import frame_types
 from leveret.links.proposals import BadFrame
 from leveret.metadata.defaults import first_boot
@@ -145,6 +146,12 @@ class Node(consensus.ConsensusNode):
         self.broker.spools.room_of = self._room_of
         self.broker.detachment.is_pair = lambda: self.cluster.two_nodes.is_pair
         self.broker.journaling = Options(settings.journal_default, settings.journal_max_bytes)
+        self.broker.retained.limits = RetainedLimits(
+            settings.mqtt_max_retained_messages,
+            settings.mqtt_max_retained_bytes,
+            settings.mqtt_max_retained_message_size,
+        )
+        self.broker.client_ids.sessions_max = settings.mqtt_max_sessions
         self.broker.refresh_rules()
         self.broker.arrivals.is_open = False
         self.broker.run = self.cluster.run
@@ -684,6 +691,8 @@ class Node(consensus.ConsensusNode):
         mirrors.tick()
         if not self.pausing.paused:
             self.member_changes.tick()
+            if self.cluster.raft.is_leader and self.broker.arrivals.is_open:
+                self.broker.lead()
         if mirrors.has_work or self.member_changes.has_work:
             self.schedule()
 

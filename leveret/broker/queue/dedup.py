@@ -70,7 +70,7 @@ UNUSED_MS: Final = 7 * 24 * 3_600_000
 SEQUENCE_MAX: Final = 1 << 62  # To begin with; there is no end to be reached from there.
 ENTRY: Final = struct.Struct(">QQ")  # The highest number taken, and when something last came, by the wall clock.
 WINDOW: Final = 2_048  # Behind that, if some of the last numbers were refused: a bit for each, the highest number last.
-NODES: Final = (b"node ", b"epoch ", b"spool ")  # How names begin that nodes use themselves.
+NODES: Final = (b"node ", b"epoch ", b"spool ", b"mqtt ", b"will ")  # How names begin that nodes use themselves.
 
 
 def take(

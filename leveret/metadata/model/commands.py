@@ -17,6 +17,7 @@ from typing import TypeAlias
 from leveret.base.json_values import Json
 from leveret.metadata.model.records import DestinationKind
 from leveret.metadata.model.view import View
+from leveret.metadata.mqtt import commands as m
 from leveret.protocol.tables import Table
 
 # Vhosts and users
@@ -374,4 +375,10 @@ Command: TypeAlias = (
     | MoveQueue
     | ChangeView
     | EndView
+    | m.KeepRetained
+    | m.ClaimClientIds
+    | m.ReleaseClientIds
+    | m.ChangeSessions
+    | m.SweepSessions
+    | m.WillsPublished
 )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from leveret.metadata.model.records import Binding, ExchangeSpec, QueueSpec
+from leveret.metadata.mqtt import events as m
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,4 +154,8 @@ Event: TypeAlias = (
     | PolicyChanged
     | ParameterChanged
     | GlobalParameterChanged
+    | m.RetainedChanged
+    | m.RetainedRefused
+    | m.SessionChanged
+    | m.WillDue
 )

@@ -190,6 +190,12 @@ class Settings:
     journal_default: str = "off"  # for queues without a policy about it
     journal_max_bytes: int = 256 * MIB  # above it the oldest events are deleted
 
+    # What a vhost may have of MQTT's clients
+    mqtt_max_retained_messages: int = 1_000_000
+    mqtt_max_retained_bytes: int = 256 * MIB
+    mqtt_max_retained_message_size: int = MIB
+    mqtt_max_sessions: int = 1_000_000
+
     # Limits of a connection
     handshake_timeout_ms: int | None = 10_000
     ssl_handshake_timeout_ms: int | None = 5_000

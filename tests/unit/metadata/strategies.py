@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import strategies as st
 
 from leveret.metadata.model import commands as c
+from leveret.metadata.mqtt import commands as m
+from leveret.metadata.mqtt import records
 from leveret.protocol.tables import Field, Table
 
 integers = st.one_of(
@@ -74,7 +78,90 @@ exchange_ends = st.tuples(vhosts, any_exchange, st.just("exchange"), any_exchang
 ends = st.one_of(queue_ends, exchange_ends)
 bind = ends.map(lambda values: c.Bind(*values))
 
+topics = st.sampled_from(["a", "a/b", "$x", ""])
+client_ids = st.sampled_from(["c1", "c2", "ü"])
+epochs = st.integers(1, 6)
+times = st.integers(0, 5_000)
+seconds = st.sampled_from([0, 1, 3, records.NEVER_S])
+contents = st.binary(max_size=8)
+retained = st.builds(records.RetainedMessage, topics, contents, st.integers(0, 2), contents, times)
+wills = st.none() | st.builds(
+    records.Will, st.just("amq.topic"), names, contents, st.integers(0, 2), st.none() | retained, st.integers(0, 2)
+)
+subscriptions = st.dictionaries(
+    topics,
+    st.builds(records.Subscription, st.integers(0, 2), st.booleans(), st.booleans(), st.integers(0, 2), st.just(7)),
+)
+ids = st.lists(st.tuples(st.integers(1, 60_000), st.integers(1, 4)), max_size=2).map(tuple)
+numbered_ids = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4), st.integers(1, 99)), max_size=2).map(tuple)
+
+
+def rows(one: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(one, max_size=3).map(tuple)
+
+
+def retained_rows(
+    where: st.SearchStrategy[str], messages: st.SearchStrategy[records.RetainedMessage]
+) -> st.SearchStrategy[m.RetainedRow]:
+    return st.tuples(where, messages).map(lambda pair: m.RetainedRow(pair[0], pair[1].topic, pair[1]))
+
+
+of_clients = st.one_of(
+    st.builds(
+        m.KeepRetained,
+        rows(st.builds(m.RetainedRow, vhosts, topics, st.none(), times) | retained_rows(vhosts, retained)),
+        st.integers(0, 3),
+        st.integers(0, 30),
+    ),
+    st.builds(
+        m.ClaimClientIds,
+        nodes,
+        st.just(""),
+        rows(
+            st.builds(
+                m.ClaimRow,
+                vhosts,
+                client_ids,
+                st.integers(1, 9),
+                users,
+                st.booleans(),
+                seconds,
+                st.lists(queues, max_size=2).map(tuple),
+                wills,
+            )
+        ),
+        times,
+        st.integers(1, 3),
+    ),
+    st.builds(
+        m.ReleaseClientIds,
+        rows(st.builds(m.ReleaseRow, vhosts, client_ids, epochs, times, st.booleans(), st.none() | seconds)),
+    ),
+    st.builds(
+        m.ChangeSessions,
+        rows(
+            st.builds(
+                m.SessionRow,
+                vhosts,
+                client_ids,
+                epochs,
+                subscriptions,
+                rows(topics),
+                numbered_ids,
+                ids,
+                ids,
+                ids,
+            )
+        ),
+    ),
+    st.builds(m.SweepSessions, times, rows(st.builds(m.DueRow, vhosts, client_ids, epochs))),
+    st.builds(m.WillsPublished, rows(st.integers(1, 5))),
+)
+
 commands: st.SearchStrategy[c.Command] = st.one_of(
+    of_clients,
+    of_clients,
+    of_clients,
     declare_queue,
     declare_exchange,
     bind,
