@@ -21,6 +21,7 @@ from leveret.management.api.changes.vhosts import VhostHandlers
 from leveret.management.api.common.listing import Listing
 from leveret.management.api.extensions.jobs import JobHandlers
 from leveret.management.api.extensions.mirror_rings import RingHandlers
+from leveret.management.api.extensions.mqtt_state import MqttStateHandlers
 from leveret.management.api.extensions.page_queries import PageQueryHandlers
 from leveret.management.api.extensions.spools import SpoolHandlers
 from leveret.management.api.lists.bindings import BindingHandlers
@@ -94,6 +95,7 @@ class Management:
             kind(self).add_to(self.router)
         RingHandlers(self).add_to(self.router)
         SpoolHandlers(self).add_to(self.router)
+        MqttStateHandlers(self).add_to(self.router)
         PageQueryHandlers(self).add_to(self.router)
         JobHandlers(self).add_to(self.router)
         self.page = PageHandlers(settings.management_prefix)

@@ -45,6 +45,11 @@ CONSUMERS: Final = (
 SPOOLS: Final = (
     "node", "queue", "vhost", "home", "state", "reason", "messages", "bytes", "oldest", "sent", "expired", "refused",
 )  # fmt: skip
+RETAINED_MESSAGES: Final = ("topic", "qos", "payload_bytes", "payload", "expires_in")
+MQTT_SESSIONS: Final = (
+    "client_id", "user", "node", "state", "subscriptions", "queues", "session_expiry_interval", "expires_in",
+    "has_will",
+)  # fmt: skip
 LEASES: Final = ("name", "queue", "acked", "next", "out", "lag", "runs", "age", "timeout", "node", "owner")
 
 QUEUES_SHOWN: Final = ("name", "messages")
@@ -53,6 +58,8 @@ EXCHANGES_SHOWN: Final = ("name", "type")
 BINDINGS_SHOWN: Final = BINDINGS
 VHOSTS_SHOWN: Final = ("name",)
 SPOOLS_SHOWN: Final = ("node", "queue", "home", "state", "messages", "bytes", "oldest", "sent")
+RETAINED_MESSAGES_SHOWN: Final = ("topic", "qos", "payload_bytes")
+MQTT_SESSIONS_SHOWN: Final = ("client_id", "node", "state", "subscriptions")
 LEASES_SHOWN: Final = ("name", "queue", "acked", "next", "out", "lag", "age", "timeout")
 CONNECTIONS_SHOWN: Final = ("user", "peer_host", "peer_port", "state")
 CHANNELS_SHOWN: Final = ("pid", "user", "consumer_count", "messages_unacknowledged")
