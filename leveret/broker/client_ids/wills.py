@@ -7,8 +7,8 @@ queues have it.
 
 **In rounds.** Up to `ROUND` wills are published together, each naming the one that went to the same queue before it, so
 that no queue takes a later one and misses an earlier one. When all are answered, those that arrived are reported
-(`WillsPublished`), and the next round begins with those that did not. A will that a full queue has refused counts as
-published, as any message would. One that gets no answer is tried `TRIES` times.
+(`WillsPublished`), and the next round begins with those that did not, after a moment: a queue may be out of reach while
+its next master is elected. A will that a queue has not taken for `PATIENCE_MS` is given up.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from leveret.metadata.store import Applied
 
 PRODUCER: Final = b"will of a client"
-ROUND: Final = 256
+ROUND: Final = 1_000
 ROUND_MS: Final = 10_000  # After so long a round is given up.
-TRIES: Final = 3
+RETRY_MS: Final = 500
+PATIENCE_MS: Final = 60_000
 
 
 class Publishing(Pending):
@@ -50,9 +51,10 @@ class Wills:
         self.broker = broker
         self.open: dict[int, Publishing] = {}  # By number: sent in this round, and not answered.
         self.answered: list[int] = []
-        self.missed: dict[int, int] = {}  # By number: how often it got no answer.
+        self.missed: dict[int, int] = {}  # By number: since when it was tried in vain.
         self.is_reporting = False
         self.began_ms = 0
+        self.next_ms = 0  # When the next round may begin.
         self.published = 0
 
     def lead(self) -> None:
@@ -65,7 +67,7 @@ class Wills:
             return
         if self.answered:
             self._report()
-        elif self.broker.metadata.wills:
+        elif self.broker.metadata.wills and self.broker.now_ms >= self.next_ms:
             self._begin()
 
     def _begin(self) -> None:
@@ -99,8 +101,9 @@ class Wills:
         """All queues of a will have answered."""
         if self.open.pop(pending.first, None) is None:
             return
-        if pending.refused and self.missed.get(pending.first, 0) + 1 < TRIES:
-            self.missed[pending.first] = self.missed.get(pending.first, 0) + 1
+        now_ms = self.broker.now_ms
+        if pending.refused and now_ms - self.missed.setdefault(pending.first, now_ms) < PATIENCE_MS:
+            self.next_ms = now_ms + RETRY_MS
         else:
             self.published += not pending.refused
             self.answered.append(pending.first)

@@ -148,7 +148,7 @@ def test_wills_beyond_a_round_follow() -> None:
     for owner in owners:
         owner.release(publish_will=True)
     world.turn()
-    for _ in range(6):
+    for _ in range(10):
         world.broker.lead()
         world.turn()
     assert ready(world) == wills.ROUND + 10 and not world.metadata.wills
@@ -167,8 +167,32 @@ def test_a_will_for_a_queue_out_of_reach_is_given_up_and_the_others_are_publishe
     for _ in range(8):
         cluster["x"].broker.lead()
         cluster.run()
+        assert ready(cluster["x"], "near") == 1
         cluster.wait_in_vain()
     assert ready(cluster["x"], "near") == 1 and not cluster["x"].metadata.wills
+
+
+def test_a_will_for_a_queue_that_is_back_soon_is_published_in_order() -> None:
+    cluster = Cluster("x", "y")
+    declare(cluster["x"], "far", node="y")
+    owners = [Owner(cluster["x"], f"c{number}", will=will(f"gone {number}")) for number in range(3)]
+    cluster.run()
+    cluster.close("x", "y")
+    cluster.behind = {"y"}
+    for owner in owners:
+        owner.release(publish_will=True)
+    for _ in range(4):
+        cluster.run()
+        cluster["x"].broker.lead()
+        cluster.wait_in_vain(5_000)
+    assert len(cluster["x"].metadata.wills) == 3
+    cluster.behind = set()
+    cluster.join("x", "y")
+    for _ in range(4):
+        cluster.run()
+        cluster["x"].broker.lead()
+        cluster.wait_in_vain(1_000)
+    assert ready(cluster["y"], "far") == 3 and not cluster["y"].metadata.wills
 
 
 def test_a_report_that_fails_is_made_again() -> None:
