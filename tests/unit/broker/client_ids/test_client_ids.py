@@ -99,7 +99,7 @@ def test_large_commands_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_former_owner_is_told_before_the_new_one_wherever_it_is() -> None:
     cluster = Cluster("x", "y", "z")
     order: list[str] = []
-    owners = []
+    owners: list[Owner] = []
     for name in ("x", "x", "y", "z", "y"):
         owner = Owner(cluster[name])
         number = len(owners)
