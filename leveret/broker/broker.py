@@ -62,6 +62,7 @@ from leveret.metadata.store import Applied, Metadata
 
 if TYPE_CHECKING:
     from leveret.base.range_set import Measured
+    from leveret.broker.client_connection import ClientConnection
     from leveret.broker.delivery.batch import Shared
     from leveret.broker.firehose import Firehose
     from leveret.broker.mirrors.member_changes import MemberChanges
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
     from leveret.broker.session.session import Client, Session
     from leveret.metadata.model.records import Binding, QueueSpec
     from leveret.metadata.rules.queue_rules import QueueRules
-    from leveret.sessions.amqp.connection import Connection
     from leveret.storage.format.queue_block import Run
 
 
@@ -134,7 +134,7 @@ class Broker:
         self.unlogged_bytes = 0
         self.content_bytes_max = content_bytes_max
         self.spill_bytes_max = max(spill_bytes_max, content_bytes_max)
-        self.connections: dict[Connection, str] = {}  # Of AMQP's clients: by what exclusive queues are owned.
+        self.connections: dict[ClientConnection, str] = {}  # That have entered: by what exclusive queues are owned.
         self.clients: dict[Client, Login] = {}  # Of all protocols.
         self.sessions: dict[Session, None] = {}
         self.connection_count = 0
@@ -143,7 +143,7 @@ class Broker:
         self.unlogged: dict[Queue, None] = {}
         self.delivering: dict[Queue, None] = {}  # Delivered from, and the log does not know how far.
         self.confirming: dict[Confirming, None] = {}
-        self.writers: dict[Connection, None] = {}
+        self.writers: dict[ClientConnection, None] = {}
         self.firehoses_due: dict[Firehose, None] = {}
         self.linked: dict[ClientEnd | OwnerEnd | ConnectionLimits, None] = {}  # Those with something to send.
         self.still_out = 0  # Unacknowledged messages that this node delivered from queues which others lead now.
@@ -792,13 +792,13 @@ class Broker:
             self.totals.connections_closed += 1
             self.connection_limits.on_connection(login.user, login.vhost.name, -1)
 
-    def on_connection_opened(self, connection: Connection, login: Login) -> None:
-        """A client of AMQP has entered."""
+    def on_connection_opened(self, connection: ClientConnection, login: Login) -> None:
+        """A client has entered over the network."""
         self.connections[connection] = login.id
 
-    def on_connection_closed(self, connection: Connection) -> None:
+    def on_connection_closed(self, connection: ClientConnection) -> None:
         self.connections.pop(connection, None)
-        self.leave(connection)
+        self.leave(connection)  # type: ignore[arg-type]  # It is a `Client`, too: it entered as one.
 
     def give_up(self, queue: AnyQueue, then: Callable[[Applied], None]) -> None:
         """Delete a queue that only a client could use that goes."""

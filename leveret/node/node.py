@@ -53,6 +53,7 @@ from leveret.node.system import logs
 from leveret.node.system.alarms import Alarms, sockets_limit
 from leveret.node.system.data_folder import MESSAGES
 from leveret.sessions.amqp.limits import Limits
+from leveret.sessions.mqtt.limits import NEVER_S, MqttLimits
 from leveret.storage.log import Log, LogOptions
 from leveret.storage.size_estimate import measure
 
@@ -98,6 +99,7 @@ class Node(consensus.ConsensusNode):
         self.loop = world.loop
         self.peers = peers
         self.limits = _limits(settings)
+        self.mqtt_limits = _mqtt_limits(settings)
         self.clients: dict[AmqpSocket, None] = {}
         self.unauthenticated: Unauthenticated[AmqpSocket] = Unauthenticated()  # Those of them that have not logged in.
         self.by_connection: dict[object, AmqpSocket] = {}
@@ -167,6 +169,7 @@ class Node(consensus.ConsensusNode):
         """Changes settings. Clients that connect from now on have the new limits."""
         self.settings = settings
         self.limits = _limits(settings)
+        self.mqtt_limits = _mqtt_limits(settings)
 
     async def prepare(self) -> None:
         """Catches up with the cluster, or founds it. Afterwards the node may serve clients."""
@@ -757,4 +760,25 @@ def _limits(settings: Settings) -> Limits:
         message_bytes_max=settings.max_message_size,
         mechanisms=settings.auth_mechanisms,
         loopback_users=settings.loopback_users,
+    )
+
+
+def _mqtt_limits(settings: Settings) -> MqttLimits:
+    ttl_ms = settings.mqtt_subscription_ttl_ms
+    return MqttLimits(
+        frame_max=settings.frame_max,
+        vhost=settings.mqtt_vhost,
+        exchange=settings.mqtt_exchange,
+        prefetch=settings.mqtt_prefetch,
+        allow_anonymous=settings.mqtt_allow_anonymous,
+        anonymous_user=settings.mqtt_default_user,
+        anonymous_password=settings.mqtt_default_pass,
+        loopback_users=settings.loopback_users,
+        cert_login=settings.mqtt_cert_login,
+        session_expiry_max_s=NEVER_S if ttl_ms is None else ttl_ms // 1_000,
+        durable_queue_type=settings.mqtt_durable_queue_type,
+        packet_max_unauthenticated=settings.mqtt_packet_max_unauthenticated,
+        packet_max=settings.mqtt_packet_max,
+        topic_alias_max=settings.mqtt_topic_alias_max,
+        disconnects_unauthorized=settings.mqtt_disconnect_on_unauthorized,
     )

@@ -104,8 +104,13 @@ def pinned(settings: Settings, ports: Mapping[str, int]) -> Settings:
     def pin(listeners: tuple[Listener, ...], name: str) -> tuple[Listener, ...]:
         return tuple(one._replace(port=one.port or ports[name]) for one in listeners)
 
-    tcp, tls = pin(settings.tcp_listeners, "amqp"), pin(settings.ssl_listeners, "amqps")
-    return replace(settings, tcp_listeners=tcp, ssl_listeners=tls)
+    return replace(
+        settings,
+        tcp_listeners=pin(settings.tcp_listeners, "amqp"),
+        ssl_listeners=pin(settings.ssl_listeners, "amqps"),
+        mqtt_listeners=pin(settings.mqtt_listeners, "mqtt"),
+        mqtt_tls_listeners=pin(settings.mqtt_tls_listeners, "mqtts"),
+    )
 
 
 # -- Faults --------------------------------------------------------------------------------------------------------

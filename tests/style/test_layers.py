@@ -53,6 +53,7 @@ LAYERS = (
     "leveret.broker.session",
     "leveret.sessions",
     "leveret.sessions.amqp",
+    "leveret.sessions.mqtt",
     "leveret.node.config",
     "leveret.node.system",
     "leveret.node.sockets",

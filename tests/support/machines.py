@@ -41,6 +41,7 @@ import pytest
 
 from leveret.base.range_set import Measured, Wanted
 from leveret.broker.broker import Broker
+from leveret.broker.client_connection import ClientConnection
 from leveret.broker.delivery.batch import Gap
 from leveret.broker.mirrors.copy_store import Loading
 from leveret.broker.queue.queue import Queue
@@ -145,7 +146,7 @@ class World:
         self.broker = Broker(self.metadata, self, name, "cluster", "3.11", content_bytes_max, spill_bytes_max)
         self.log = MemoryLog()
         self.settled: dict[int, list[tuple[int, int]]] = {}  # By queue: ranges that an earlier log says are settled.
-        self.clients: dict[Connection, Client] = {}
+        self.clients: dict[ClientConnection, Any] = {}  # Of all protocols.
         self.notes: list[tuple[str, str, str]] = []
         self.forgotten: list[Queue] = []
         self.blocks: list[Block] = []  # Taken, not durable yet.

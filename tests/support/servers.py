@@ -51,6 +51,7 @@ class Server:
         self.environment = dict(environment or {})
         self.arguments = tuple(arguments)
         self.port = self.tls_port = self.cluster_port = self.management_port = self.prometheus_port = 0
+        self.mqtt_port = self.mqtt_tls_port = 0
         self.process: subprocess.Popen[str] | None = None
         self.connections: list[Any] = []
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,6 +76,10 @@ class Server:
                 self.port = int(number)
             elif protocol == "amqps":
                 self.tls_port = int(number)
+            elif protocol == "mqtt":
+                self.mqtt_port = int(number)
+            elif protocol == "mqtts":
+                self.mqtt_tls_port = int(number)
             elif protocol == "cluster":
                 self.cluster_port = int(number)
             elif protocol == "prometheus":

@@ -19,8 +19,9 @@ from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
 from leveret.broker.delivery.confirms import NOBODY, Pending
 from leveret.broker.delivery.publish_numbers import Origin
 from leveret.metadata.mqtt.commands import WillsPublished
+from leveret.protocol.cc_bcc import further_keys, without_bcc
 from leveret.protocol.frames import HEAD, HEADER_AT
-from leveret.protocol.properties import DELICATE, survey
+from leveret.protocol.properties import DELICATE, headers, survey
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -84,16 +85,19 @@ class Wills:
         if vhost is None or (will.vhost, will.exchange) not in broker.metadata.exchanges:
             self.answered.append(will.number)
             return
-        _, _, header_bytes = HEAD.unpack_from(will.content)
-        kind = survey(will.content, HEADER_AT, HEADER_AT + header_bytes) & ~DELICATE
+        # A topic that AMQP cannot tell has a second key, which only the router is to see.
+        keys = [will.routing_key, *further_keys(headers(will.content, HEADER_AT) or {})]
+        content = without_bcc(will.content)
+        _, _, header_bytes = HEAD.unpack_from(content)
+        kind = survey(content, HEADER_AT, HEADER_AT + header_bytes) & ~DELICATE
         key = _short(will.exchange) + _short(will.routing_key)
         pending = self.open[will.number] = Publishing(self, will)
         broker.totals.published += 1
-        for queue in vhost.route(will.exchange, [will.routing_key], will.content):
+        for queue in vhost.route(will.exchange, keys, content):
             origin = Origin(PRODUCER, will.number, through.get(queue.spec.id, 0))
             through[queue.spec.id] = will.number
-            size = len(will.content) + MESSAGE_OVERHEAD
-            broker.outboxes.produce(queue, origin, [will.content], [key], kind, size, pending)
+            size = len(content) + MESSAGE_OVERHEAD
+            broker.outboxes.produce(queue, origin, [content], [key], kind, size, pending)
         if not pending.waiting:
             self.on_complete(pending)
 

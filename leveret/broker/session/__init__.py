@@ -1,6 +1,6 @@
 """The interface that sessions of all protocols have of the broker: publish, subscribe, settle, declare.
 
-A protocol's machine (AMQP 0-9-1 today, MQTT and STOMP next) turns bytes into calls of a `Session` and its answers into
+A protocol's machine (AMQP 0-9-1 and MQTT today, STOMP next) turns bytes into calls of a `Session` and its answers into
 bytes. It needs nothing else of the broker:
 
     login = broker.enter(client, user, vhost)          the user has been authenticated and may enter: see `Broker`
@@ -25,10 +25,10 @@ Calls that are answered later may overtake each other: a machine that must keep 
 `session.on_room`. A client that publishes faster than a queue takes is named with `Client.on_crowded`; its machine
 should read no further for a while.
 
-**AMQP's hot path reaches deeper.** Its publishes go to queues in bundles of one kind, by the raw bytes of their
-arguments (`find_route`, then `Queue.enqueue`); its consumers write deliveries as bytes, a bundle at a time
-(`subscribe` with a consumer of its own). One call of this interface for each message would cost it a third of its
-speed. All else of AMQP goes through here.
+**The hot paths of AMQP and MQTT reach deeper.** Their publishes go to queues in bundles of one kind, by the raw bytes
+of a key (`find_route`, then `Queue.enqueue`); their consumers write deliveries as bytes, a bundle at a time
+(`subscribe` with a consumer of its own). One call of this interface for each message would cost AMQP a third of its
+speed. All else goes through here.
 
 May be imported from outside: `session`, `wanted`, `message`, `checks.Refused`. Imports the broker and what is below it;
 nothing of any protocol's session.

@@ -41,10 +41,10 @@ from leveret.node.cluster.partition_pause import CLIENTS_S
 from leveret.protocol.errors import ReplyCode
 
 if TYPE_CHECKING:
+    from leveret.broker.client_connection import ClientConnection
     from leveret.broker.mirrors.manager import Mirror
     from leveret.metadata.model.records import QueueSpec
     from leveret.node.node import Node
-    from leveret.sessions.amqp.connection import Connection
 
 logger = logging.getLogger("leveret")
 
@@ -70,7 +70,7 @@ class ClientsLeft(AdminError):
 class Users(NamedTuple):
     """The connections that publish or consume, and the numbers of producers and consumers."""
 
-    connections: list[Connection]
+    connections: list[ClientConnection]
     producers: int
     consumers: int
 

@@ -18,7 +18,7 @@ from leveret.node.config.schema import USED
 from leveret.node.config.settings import DEFAULT_CLUSTER_PORT, Discovery, Listener, LogForm, Settings, TlsOptions
 
 SECRET: Final = "********"
-SECRETS: Final = ("default_pass", "cookie")
+SECRETS: Final = ("default_pass", "cookie", "mqtt_default_pass")
 TICKS_PER_S: Final = 50  # A throughput per second is divided by this: see `load`.
 _KEYS: Final = {rule.field: key for key, rule in USED.items() if rule.field}
 _SECONDS: Final = ("net_ticktime",)  # Kept in milliseconds, written in seconds.
@@ -234,6 +234,8 @@ _PARTS: Final[dict[str, Any]] = {
     "tcp_listeners": _listeners("listeners.tcp"),
     "ssl_listeners": _listeners("listeners.ssl"),
     "tls": _tls("ssl_options"),
+    "mqtt_listeners": _listeners("mqtt.listeners.tcp"),
+    "mqtt_tls_listeners": _listeners("mqtt.listeners.ssl"),
     "linger_s": _linger,
     "management_listeners": _web("management.tcp", "none"),
     "management_tls_listeners": _web("management.ssl"),
@@ -263,7 +265,13 @@ _PARTS: Final[dict[str, Any]] = {
     "log_rotation": _rotation,
     "log_levels": _levels,
 }
-_NO_LIMIT: Final = ("connection_max", "handshake_timeout_ms", "ssl_handshake_timeout_ms", "consumer_timeout_ms")
+_NO_LIMIT: Final = (
+    "connection_max",
+    "handshake_timeout_ms",
+    "ssl_handshake_timeout_ms",
+    "consumer_timeout_ms",
+    "mqtt_subscription_ttl_ms",
+)
 
 
 def _alone(settings: Settings) -> bool:
@@ -283,6 +291,6 @@ _IDLE: Final[dict[str, Any]] = {
     "log_file_level": _no_log_file,
     "log_file_form": _no_log_file,
     "log_rotation": _no_log_file,
-    "tls": lambda settings: not settings.ssl_listeners,
+    "tls": lambda settings: not settings.ssl_listeners and not settings.mqtt_tls_listeners,
     "discovery": lambda settings: bool(settings.join),
 }

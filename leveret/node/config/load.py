@@ -302,7 +302,9 @@ class _Reading:
         fields["config_files"] = tuple(os.path.abspath(path) for path in self.files)
         fields["tcp_listeners"] = self._tcp_listeners()
         fields["ssl_listeners"] = tuple(one for _, one, _ in self.below("listeners.ssl") if one is not None)
-        fields["tls"] = self._tls(needed=bool(fields["ssl_listeners"]))
+        for field, group in (("mqtt_listeners", "mqtt.listeners.tcp"), ("mqtt_tls_listeners", "mqtt.listeners.ssl")):
+            fields[field] = tuple(one for _, one, _ in self.below(group) if one is not None)
+        fields["tls"] = self._tls(needed=bool(fields["ssl_listeners"] or fields["mqtt_tls_listeners"]))
         fields |= read_management(self, fields)
         fields["cluster_listener"] = self._cluster_listener((*fields["tcp_listeners"], *fields["ssl_listeners"]))
         fields["cluster_tls"] = self._cluster_tls()
@@ -555,7 +557,8 @@ class _Reading:
             "fsync_interval": fields.get("fsync", "always") != "interval" and "fsync is not interval",
             **{key: not fields["log_file"] and "log.file names no file" for key in schema.USED if _of_log_file(key)},
             "log.console.level": not fields.get("log_console", True) and "log.console is false",
-            "ssl_options.certfile": not fields["ssl_listeners"] and "no listeners.ssl is given",
+            "ssl_options.certfile": not (fields["ssl_listeners"] or fields["mqtt_tls_listeners"])
+            and "no listeners.ssl is given",
             "tcp_listen_options.linger.timeout": "linger_s" not in fields and "linger.on is not true",
         }
         for key, reason in idle.items():

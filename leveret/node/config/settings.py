@@ -208,6 +208,24 @@ class Settings:
     max_message_size: int = 128 * MIB
     consumer_timeout_ms: int | None = 1_800_000
 
+    # MQTT
+    mqtt_listeners: tuple[Listener, ...] = ()
+    mqtt_tls_listeners: tuple[Listener, ...] = ()
+    mqtt_vhost: str = "/"
+    mqtt_exchange: str = "amq.topic"
+    mqtt_prefetch: int = 256
+    mqtt_allow_anonymous: bool = True
+    mqtt_default_user: str = "guest"
+    mqtt_default_pass: str = field(default="guest", repr=False)
+    mqtt_cert_login: bool = False
+    mqtt_subscription_ttl_ms: int | None = 86_400_000  # how long a session lasts without its client, at most
+    mqtt_durable_queue_type: Literal["classic", "quorum"] = "classic"
+    mqtt_login_timeout_ms: int = 10_000
+    mqtt_packet_max_unauthenticated: int = 64 * KIB
+    mqtt_packet_max: int = 16 * MIB
+    mqtt_topic_alias_max: int = 16
+    mqtt_disconnect_on_unauthorized: bool = True
+
     # Authentication
     auth_mechanisms: tuple[Literal["PLAIN", "AMQPLAIN", "EXTERNAL"], ...] = ("PLAIN", "AMQPLAIN")
     ssl_cert_login_from: Literal["distinguished_name", "common_name"] = "distinguished_name"

@@ -29,6 +29,7 @@ from leveret.sessions.amqp.connection import Connection
 from leveret.sessions.amqp.limits import Peer
 
 if TYPE_CHECKING:
+    from leveret.broker.client_connection import ClientConnection
     from leveret.node.node import Node
 
 logger = logging.getLogger("leveret.connection")
@@ -51,6 +52,8 @@ class AmqpSocket(asyncio.Protocol):
 
     __slots__ = ("closing_at", "connection", "node", "paused", "timer", "transport")
 
+    connection: ClientConnection
+
     def __init__(self, node: Node) -> None:
         self.node = node
         self.paused = 0
@@ -62,16 +65,22 @@ class AmqpSocket(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         peer = peer_of(self.transport, self.node.settings.ssl_cert_login_from)
-        self.connection = Connection(self.node.broker, peer, self.node.limits)
+        self.connection = self.new_connection(peer)
         self.connection.attend(self._on_released, self._on_entered)
         if not self.node.on_accepted(self):
             self.transport.abort()
             return
         self.transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         self.node.set_socket_options(self.transport.get_extra_info("socket"))
-        timeout_ms = self.node.settings.handshake_timeout_ms
+        timeout_ms = self.login_timeout_ms()
         if timeout_ms is not None:
             self.timer = self.node.loop.call_later(timeout_ms / 1000, self._on_handshake_timeout)
+
+    def new_connection(self, peer: Peer) -> ClientConnection:
+        return Connection(self.node.broker, peer, self.node.limits)
+
+    def login_timeout_ms(self) -> int | None:
+        return self.node.settings.handshake_timeout_ms
 
     def data_received(self, data: bytes) -> None:
         connection, node = self.connection, self.node

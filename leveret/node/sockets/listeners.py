@@ -1,9 +1,9 @@
-"""The listeners of a node: AMQP, the management port, and Prometheus.
+"""The listeners of a node: AMQP, MQTT, the management port, and Prometheus.
 
-Those for AMQP are closed while the node is paused (`partition_pause`) or in maintenance (`maintenance`), and opened
-again at the ports they had: clients that know a port that the system chose must find it again. The others stay open, so
-that such a node can be asked why. If another process has taken a port meanwhile, the node tries again every second, and
-says so in its log.
+Those for AMQP and MQTT are closed while the node is paused (`partition_pause`) or in maintenance (`maintenance`), and
+opened again at the ports they had: clients that know a port that the system chose must find it again. The others stay
+open, so that such a node can be asked why. If another process has taken a port meanwhile, the node tries again every
+second, and says so in its log.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.node.config.settings import Listener
 from leveret.node.sockets.amqp_socket import AmqpSocket
+from leveret.node.sockets.mqtt_socket import MqttSocket
 from leveret.node.sockets.tls_failures import tell_failures
 from leveret.node.sockets.tls_handshakes import TlsHandshakes, TlsServer
 
@@ -36,18 +37,19 @@ class StartFailed(Exception):
 
 
 class Listeners:
-    """The listeners of a process for AMQP, HTTP and Prometheus."""
+    """The listeners of a process for AMQP, MQTT, HTTP and Prometheus."""
 
     def __init__(self, server: Server) -> None:
         self.server = server  # Its settings are read whenever something is opened.
         self.loop = server.loop
         self.servers: list[asyncio.Server | TlsServer] = []
-        self.ports: dict[str, int] = {}  # The open ports: amqp, amqps, management, management_tls, prometheus.
+        self.ports: dict[str, int] = {}
+        # The open ports: amqp, amqps, mqtt, mqtts, management, management_tls, prometheus.
         self.management_url: str | None = None
         self.management_urls: dict[str, str] = {}  # The first one with TLS (https), and the first without (http).
-        self._amqp: list[asyncio.Server | TlsServer] = []  # The servers of the AMQP listeners.
-        self._amqp_ports: dict[tuple[bool, int], int] = {}  # Their ports, by TLS or not and by place.
-        self._generation = 0  # How often the AMQP listeners were closed.
+        self._for_clients: list[asyncio.Server | TlsServer] = []  # The servers of the AMQP and MQTT listeners.
+        self._client_ports: dict[tuple[str, int], int] = {}  # Their ports, by name and by place.
+        self._generation = 0  # How often they were closed.
         self._opened: Node | None = None  # The node that clients may use, unless it is paused or in maintenance.
         self._reopening: asyncio.Task[None] | None = None
         self.entrance = TlsHandshakes(self.loop)
@@ -63,8 +65,8 @@ class Listeners:
 
     def close(self) -> None:
         self._opened = None
-        self._amqp_ports.clear()
-        self._shut_amqp()
+        self._client_ports.clear()
+        self._shut_for_clients()
         for server in self.servers:
             server.close()
         self.servers.clear()
@@ -78,24 +80,23 @@ class Listeners:
         node.pausing.on_paused, node.pausing.on_resumed = self._on_paused, self._on_resumed
         node.maintenance.on_closed, node.maintenance.on_opened = self._on_paused, self._on_resumed
         if _may_serve(node):
-            await self._open_amqp(node)
+            await self._open_for_clients(node)
         await self._open_management(node)
         await self._open_prometheus(node)
         if self.management_url is not None or "prometheus" in self.ports:
             # Imported in a thread, now: otherwise the loop would wait for disk and compiler at the first request.
             self.loop.run_in_executor(None, importlib.import_module, "leveret.management.app")
 
-    # -- AMQP ----------------------------------------------------------------------------------------------------
+    # -- AMQP and MQTT -------------------------------------------------------------------------------------------
 
-    async def _open_amqp(self, node: Node) -> bool:
-        """Opens all AMQP listeners, or none. Returns False if they were to be closed again meanwhile."""
+    async def _open_for_clients(self, node: Node) -> bool:
+        """Opens all AMQP and MQTT listeners, or none. Returns False if they were to be closed again meanwhile."""
         generation, opened = self._generation, []
         try:
-            for tls, place, listener in self._amqp_listeners():
-                port = self._amqp_ports.get((tls is not None, place), listener.port)
-                opened.append(
-                    (tls is not None, place, await self._listen(lambda: AmqpSocket(node), listener, port, tls))
-                )
+            for name, tls, place, listener in self._client_listeners():
+                port = self._client_ports.get((name, place), listener.port)
+                accept = _accepting(MqttSocket if name in ("mqtt", "mqtts") else AmqpSocket, node)
+                opened.append((name, place, await self._listen(accept, listener, port, tls)))
         except OSError as error:
             for _, _, server in opened:
                 server.close()
@@ -107,18 +108,26 @@ class Listeners:
             for _, _, server in opened:
                 server.close()
             return False
-        for has_tls, place, server in opened:
+        for name, place, server in opened:
             self.servers.append(server)
-            self._amqp.append(server)
-            port = self._amqp_ports[has_tls, place] = int(server.sockets[0].getsockname()[1])
-            self.ports.setdefault("amqps" if has_tls else "amqp", port)
+            self._for_clients.append(server)
+            port = self._client_ports[name, place] = int(server.sockets[0].getsockname()[1])
+            self.ports.setdefault(name, port)
         return True
 
-    def _amqp_listeners(self) -> list[tuple[ssl.SSLContext | None, int, Listener]]:
-        context = None if self.settings.tls is None else tls_context(self.settings.tls, "AMQP")
+    def _client_listeners(self) -> list[tuple[str, ssl.SSLContext | None, int, Listener]]:
+        settings = self.settings
+        amqps = None if settings.tls is None else tls_context(settings.tls, "AMQP")
+        mqtts = None if settings.tls is None or not settings.mqtt_tls_listeners else tls_context(settings.tls, "MQTT")
         return [
-            *((None, place, listener) for place, listener in enumerate(self.settings.tcp_listeners)),
-            *((context, place, listener) for place, listener in enumerate(self.settings.ssl_listeners)),
+            (name, context, place, listener)
+            for name, context, listeners in (
+                ("amqp", None, settings.tcp_listeners),
+                ("amqps", amqps, settings.ssl_listeners),
+                ("mqtt", None, settings.mqtt_listeners),
+                ("mqtts", mqtts, settings.mqtt_tls_listeners),
+            )
+            for place, listener in enumerate(listeners)
         ]
 
     async def _listen(
@@ -129,18 +138,18 @@ class Listeners:
             return await self.entrance.listen(accept, host, port, tls, tls_timeout_s(self.settings), backlog)
         return await self.loop.create_server(accept, host, port, backlog=backlog)
 
-    def _shut_amqp(self) -> None:
+    def _shut_for_clients(self) -> None:
         self._generation += 1
-        for server in self._amqp:
+        for server in self._for_clients:
             server.close()
             if server in self.servers:
                 self.servers.remove(server)
-        self._amqp.clear()
-        for name in ("amqp", "amqps"):
+        self._for_clients.clear()
+        for name in ("amqp", "amqps", "mqtt", "mqtts"):
             self.ports.pop(name, None)
 
     def _on_paused(self) -> None:
-        self._shut_amqp()
+        self._shut_for_clients()
         self.server.announce()
 
     def _on_resumed(self) -> None:
@@ -152,7 +161,7 @@ class Listeners:
         told = ""
         while self._opened is node and _may_serve(node):
             try:
-                if await self._open_amqp(node):
+                if await self._open_for_clients(node):
                     self.server.announce()
                     return
             except StartFailed as error:
@@ -210,6 +219,10 @@ class Listeners:
             self.servers.append(server)
             self.ports["prometheus"] = int(server.sockets[0].getsockname()[1])
             node.samples.start()
+
+
+def _accepting(socket: type[AmqpSocket], node: Node) -> Callable[[], AmqpSocket]:
+    return lambda: socket(node)
 
 
 def _may_serve(node: Node) -> bool:

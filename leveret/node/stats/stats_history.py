@@ -35,10 +35,10 @@ from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.node.system.time_slices import TimeSlices
 
 if TYPE_CHECKING:
+    from leveret.broker.client_connection import ClientConnection
     from leveret.broker.session.session import Session
     from leveret.metadata.model.records import QueueSpec
     from leveret.node.node import Node
-    from leveret.sessions.amqp.connection import Connection
 
 logger = logging.getLogger("leveret")
 
@@ -116,7 +116,7 @@ class StatsHistory:
         self.tick = 0  # The last interval that was sampled.
         self.queues: dict[Queue, Rows] = {}
         self.sessions: dict[Session, Rows] = {}
-        self.connections: dict[Connection, Rows] = {}
+        self.connections: dict[ClientConnection, Rows] = {}
         self.exchanges: dict[tuple[str, str], Rows] = {}
         self.vhosts: dict[str, Rows] = {}
         self.vhost_octets: dict[str, Rows] = {}

@@ -134,7 +134,7 @@ class Connection(PublishFastPath):
         self.channels: dict[int, Channel] = {}
         self.login: Login | None = None  # Once the vhost is open.
 
-        self.output = Output(self, broker)
+        self.output: Output = Output(self, broker)
         self.inboxes: dict[Inbox, None] = {}  # With answers that the socket did not take.
 
         self.rest = b""
@@ -159,6 +159,14 @@ class Connection(PublishFastPath):
         self.mechanism = ""  # With which it logged in.
         self.received_ms = self.sent_ms = self.ticked_ms = broker.now_ms  # Of the last tick.
         self.received_since_tick = True
+
+    @property
+    def protocol(self) -> str:
+        return "AMQP 0-9-1"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {}
 
     def _become(self, life: Life) -> None:
         assert life in _LATER[self.life], (self.life, life)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
-    from leveret.sessions.amqp.connection import Connection
+    from leveret.broker.client_connection import ClientConnection
 
 OUT_BYTES_MAX: Final = 1 << 20  # Deliveries made for one connection in one turn.
 
@@ -23,7 +23,7 @@ class Output:
         "stalled",
     )  # fmt: skip
 
-    def __init__(self, connection: Connection, broker: Broker) -> None:
+    def __init__(self, connection: ClientConnection, broker: Broker) -> None:
         self.connection = connection
         self.broker = broker
         self.pieces: list[bytes] = []

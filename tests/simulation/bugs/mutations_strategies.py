@@ -29,7 +29,7 @@ STRATEGIES: Final = (
         "a paused node keeps its port",
         3,
         "Listeners._on_paused",
-        "self._shut_amqp()",
+        "self._shut_for_clients()",
         "",
         first=5,
         strategies=True,

@@ -38,6 +38,11 @@ def list_connections(session: Session, given: Given) -> Output:
     return session.rows("list_connections", tuple(given.words) or columns.CONNECTIONS_SHOWN)
 
 
+def list_mqtt_connections(session: Session, given: Given) -> Output:
+    session.banner("Listing MQTT connections ...")
+    return session.rows("list_mqtt_connections", tuple(given.words) or columns.MQTT_CONNECTIONS_SHOWN)
+
+
 def list_channels(session: Session, given: Given) -> Output:
     session.banner("Listing channels ...")
     return session.rows("list_channels", tuple(given.words) or columns.CHANNELS_SHOWN)
@@ -113,12 +118,17 @@ COMMANDS: Final = (
         columns=columns.CHANNELS,
     ),
     Command(
-        "list_connections", MONITORING, ANYWHERE, "Lists AMQP 0.9.1 connections of the cluster",
+        "list_connections", MONITORING, ANYWHERE, "Lists the clients' connections of the cluster",
         "leveretctl list_connections pid name user state", list_connections, 0, None, columns=columns.CONNECTIONS,
     ),
     Command(
         "list_consumers", MONITORING, IN_VHOST, "Lists all consumers for a vhost", "leveretctl list_consumers",
         list_consumers, 0, None, VHOST, columns=columns.CONSUMERS,
+    ),
+    Command(
+        "list_mqtt_connections", MONITORING, ANYWHERE, "Lists MQTT connections of the cluster",
+        "leveretctl list_mqtt_connections client_id conn_name subscriptions", list_mqtt_connections, 0, None,
+        columns=columns.MQTT_CONNECTIONS,
     ),
     Command(
         "list_exchanges", MONITORING, IN_VHOST, "Lists exchanges", "leveretctl list_exchanges name type durable",

@@ -33,6 +33,10 @@ CONNECTIONS: Final = (
     "auth_mechanism", "user", "vhost", "timeout", "frame_max", "channel_max", "client_properties", "connected_at",
     "recv_oct", "recv_cnt", "send_oct", "send_cnt", "send_pend", "node",
 )  # fmt: skip
+MQTT_CONNECTIONS: Final = (
+    "conn_name", "client_id", "clean_sess", "will_msg", "exchange", "keepalive", "subscriptions", "unacked_pubs",
+    "awaiting_ack", "dropped", "session_expiry", *CONNECTIONS,
+)  # fmt: skip
 CHANNELS: Final = (
     "pid", "connection", "name", "number", "user", "vhost", "transactional", "confirm", "consumer_count",
     "messages_unacknowledged", "messages_uncommitted", "acks_uncommitted", "messages_unconfirmed", "prefetch_count",
@@ -62,6 +66,7 @@ RETAINED_MESSAGES_SHOWN: Final = ("topic", "qos", "payload_bytes")
 MQTT_SESSIONS_SHOWN: Final = ("client_id", "node", "state", "subscriptions")
 LEASES_SHOWN: Final = ("name", "queue", "acked", "next", "out", "lag", "age", "timeout")
 CONNECTIONS_SHOWN: Final = ("user", "peer_host", "peer_port", "state")
+MQTT_CONNECTIONS_SHOWN: Final = ("client_id", "conn_name")
 CHANNELS_SHOWN: Final = ("pid", "user", "consumer_count", "messages_unacknowledged")
 CONSUMERS_SHOWN: Final = (
     "queue_name", "channel_pid", "consumer_tag", "ack_required", "prefetch_count", "active", "arguments",

@@ -28,13 +28,14 @@ from leveret.node.admin.common.command import NUMBER, OBJECT, RUNNING, TEXT, TEX
 from leveret.node.sockets.certificates import distinguished_name
 from leveret.node.system.time_slices import picked
 from leveret.protocol.tables import Field, Table, table_from_python, type_name
+from leveret.sessions.mqtt.connection import Connection as MqttConnection
 
 if TYPE_CHECKING:
+    from leveret.broker.client_connection import ClientConnection
     from leveret.metadata.model.records import Binding, ExchangeSpec, VhostSpec
     from leveret.node.admin.dispatch import Control
     from leveret.sessions.amqp.channel import Channel
     from leveret.sessions.amqp.channel_consumer import ChannelConsumer
-    from leveret.sessions.amqp.connection import Connection
 
 COMMANDS = Commands()
 
@@ -191,13 +192,13 @@ def numbered_page(items: Iterable[tuple[int, _T]], after: int) -> tuple[list[_T]
 # -- Connections, channels, consumers ------------------------------------------------------------------------------
 
 
-def _connections(control: Control) -> Iterator[tuple[int, Connection]]:
+def _connections(control: Control) -> Iterator[tuple[int, ClientConnection]]:
     """Yields the open connections of this node with their numbers."""
     for connection, name in control.node.broker.connections.items():
         yield int(name.rpartition(".")[2]), connection
 
 
-def _connection_pid(control: Control, connection: Connection, channel: int = 0) -> str:
+def _connection_pid(control: Control, connection: ClientConnection, channel: int = 0) -> str:
     name = control.node.broker.connections.get(connection, "")
     number = name.rpartition(".")[2]
     return pid(control.name, CONNECTION_PID, int(number), channel) if number else ""
@@ -209,7 +210,7 @@ def channel_pid_of(control: Control, consumer: Any) -> str:
     return "" if channel is None else _connection_pid(control, channel.connection, channel.number)
 
 
-def _state(connection: Connection) -> str:
+def _state(connection: ClientConnection) -> str:
     if connection.closing:
         return "closing"
     if connection.blocked:
@@ -217,14 +218,14 @@ def _state(connection: Connection) -> str:
     return "running" if connection.broker.alarm is None else "blocking"  # It is blocked as soon as it publishes.
 
 
-def _tls_of(control: Control, connection: Connection, read: Callable[[Any], Any]) -> Any:
+def _tls_of(control: Control, connection: ClientConnection, read: Callable[[Any], Any]) -> Any:
     clients = getattr(control.node, "by_connection", {})
     client = clients.get(connection)
     tls = None if client is None else client.transport.get_extra_info("ssl_object")
     return "" if tls is None else read(tls) or ""
 
 
-def _unsent_bytes(control: Control, connection: Connection) -> int:
+def _unsent_bytes(control: Control, connection: ClientConnection) -> int:
     client = getattr(control.node, "by_connection", {}).get(connection)
     return 0 if client is None else int(client.transport.get_write_buffer_size())
 
@@ -256,7 +257,7 @@ CONNECTION: Final[dict[str, Getter]] = {
     "peer_cert_validity": lambda control, one: _tls_of(control, one, validity),
     "state": lambda control, one: _state(one),
     "channels": lambda control, one: len(one.channels),
-    "protocol": lambda control, one: "{0,9,1}",
+    "protocol": lambda control, one: "{0,9,1}" if one.protocol == "AMQP 0-9-1" else one.protocol,
     "auth_mechanism": lambda control, one: one.mechanism,
     "user": lambda control, one: one.user,
     "vhost": lambda control, one: "" if one.vhost is None else one.vhost.name,
@@ -272,6 +273,28 @@ CONNECTION: Final[dict[str, Getter]] = {
     "send_pend": _unsent_bytes,
     "node": lambda control, one: control.name,
 }
+
+
+MQTT_CONNECTION: Final[dict[str, Getter]] = {
+    **CONNECTION,
+    "conn_name": lambda control, one: str(one.peer),
+    "client_id": lambda control, one: one.client_id,
+    "clean_sess": lambda control, one: not one.login_part.expiry_s,
+    "will_msg": lambda control, one: _will_of(one),
+    "exchange": lambda control, one: one.limits.exchange,
+    "keepalive": lambda control, one: one.keep_alive_s,
+    "subscriptions": lambda control, one: len(one.subscriptions.options),
+    "unacked_pubs": lambda control, one: one.publisher.open_count,
+    "awaiting_ack": lambda control, one: len(one.deliveries.inflight) + len(one.deliveries.releasing),
+    "dropped": lambda control, one: one.deliveries.dropped,
+    "session_expiry": lambda control, one: one.login_part.expiry_s,
+}
+
+
+def _will_of(connection: MqttConnection) -> str:
+    """Returns the topic of a connection's will, as a routing key; empty if it has none."""
+    session = connection.login_part.claimed
+    return "" if session is None or session.will is None else session.will.routing_key
 
 
 def _unconfirmed(channel: Channel) -> int:
@@ -324,6 +347,20 @@ async def local_connections(control: Control, columns: list[str], after: int) ->
     check_columns(columns, columns_.CONNECTIONS)
     found, following = numbered_page(_connections(control), after)
     return page(_rows(control, found, columns, CONNECTION), following)
+
+
+@COMMANDS.add(RUNNING, columns=TEXTS, after=OBJECT.or_none())
+async def list_mqtt_connections(control: Control, columns: list[str], after: dict[str, Any] | None) -> Any:
+    check_columns(columns, columns_.MQTT_CONNECTIONS)
+    return (await walk(control, "local_mqtt_connections", {"columns": columns}, running_nodes(control), after))[0]
+
+
+@COMMANDS.add(RUNNING, columns=TEXTS, after=NUMBER)
+async def local_mqtt_connections(control: Control, columns: list[str], after: int) -> Any:
+    check_columns(columns, columns_.MQTT_CONNECTIONS)
+    mqtt = (item for item in _connections(control) if isinstance(item[1], MqttConnection))
+    found, following = numbered_page(mqtt, after)
+    return page(_rows(control, found, columns, MQTT_CONNECTION), following)
 
 
 @COMMANDS.add(RUNNING, columns=TEXTS, after=OBJECT.or_none())

@@ -16,16 +16,15 @@ from leveret.node.stats.stats_history import ObjectHistory, counted, tick_of
 from leveret.protocol.tables import table_from_python
 
 if TYPE_CHECKING:
+    from leveret.broker.client_connection import ClientConnection
     from leveret.node.admin.dispatch import Control
     from leveret.sessions.amqp.channel import Channel
     from leveret.sessions.amqp.channel_consumer import ChannelConsumer
-    from leveret.sessions.amqp.connection import Connection
 
-PROTOCOL: Final = "AMQP 0-9-1"
 OF_PUBLISHES: Final = ("confirm", "drop_unroutable", "publish", "return_unroutable")
 
 
-def connection_row(control: Control, connection: Connection, windows: Windows) -> dict[str, Any]:
+def connection_row(control: Control, connection: ClientConnection, windows: Windows) -> dict[str, Any]:
     peer, samples = connection.peer, control.node.samples
     past = ObjectHistory(samples, s.OF_CONNECTION, samples.connections.get(connection))
     row = {
@@ -36,7 +35,7 @@ def connection_row(control: Control, connection: Connection, windows: Windows) -
         "user_who_performed_action": connection.user,
         "state": _state(connection),
         "type": "network",
-        "protocol": PROTOCOL,
+        "protocol": connection.protocol,
         "auth_mechanism": connection.mechanism,
         "connected_at": connection.connected_ms,
         "channels": len(connection.channels),
@@ -57,13 +56,15 @@ def connection_row(control: Control, connection: Connection, windows: Windows) -
         "send_pend": _unsent_bytes(control, connection),
         **_security(control, connection),
     }
+    if connection.variables:
+        row["variable_map"] = dict(connection.variables)
     name = connection.client_properties.get("connection_name")
     if isinstance(name, str):
         row["user_provided_name"] = name
     return row
 
 
-def _security(control: Control, connection: Connection) -> dict[str, Any]:
+def _security(control: Control, connection: ClientConnection) -> dict[str, Any]:
     def told(read: Any) -> Any:
         return _tls_of(control, connection, read) or None
 

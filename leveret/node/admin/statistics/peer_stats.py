@@ -27,9 +27,9 @@ from leveret.node.stats.stats_history import ObjectHistory
 from leveret.node.system.time_slices import TimeSlices
 
 if TYPE_CHECKING:
+    from leveret.broker.client_connection import ClientConnection
     from leveret.broker.mirrors.manager import Mirror
     from leveret.node.admin.dispatch import Control
-    from leveret.sessions.amqp.connection import Connection
 
 COMMANDS = Commands()
 
@@ -99,7 +99,7 @@ async def local_queue_figures(control: Control, path: list[str], after: int) -> 
 # -- Connections, channels, consumers ------------------------------------------------------------------------------
 
 
-def _connections(control: Control, numbers: list[int]) -> Iterator[Connection]:
+def _connections(control: Control, numbers: list[int]) -> Iterator[ClientConnection]:
     """Yields those connections that are open."""
     wanted = set(numbers)
     return (one for one in list(control.node.broker.connections) if one.number in wanted)

@@ -59,12 +59,12 @@ def test_of_a_key_given_twice_the_last_holds(conf: Configuration) -> None:
 
 
 def test_all_problems_are_reported_together(conf: Configuration) -> None:
-    text = "hartbeat = 30\nheartbeat = soon\n\njust words\nmqtt.listeners.tcp.default = 1883\nchannel_max =\n"
+    text = "hartbeat = 30\nheartbeat = soon\n\njust words\nstomp.listeners.tcp.default = 61613\nchannel_max =\n"
     assert sorted(conf.problems(text)) == [
         "broker.conf, line 1: hartbeat = 30: unknown key; did you mean heartbeat?",
         "broker.conf, line 2: heartbeat = soon: not allowed; allowed: a number of seconds from 0 to 65535",
         "broker.conf, line 4: 'just words' is not of the form key = value",
-        "broker.conf, line 5: mqtt.listeners.tcp.default = 1883: not supported by this version (MQTT)",
+        "broker.conf, line 5: stomp.listeners.tcp.default = 61613: not supported by this version (STOMP)",
         "broker.conf, line 6: channel_max has no value",
     ]
 
@@ -511,7 +511,9 @@ def test_what_has_no_effect_is_warned_about(conf: Configuration, line: str) -> N
         "management.http_log_dir = /tmp",
         "prometheus.path = /figures",
         "definitions.import_backend = https",
-        "mqtt.allow_anonymous = true",
+        "mqtt.tcp_listen_options.backlog = 10",
+        "mqtt.proxy_protocol = true",
+        "web_mqtt.tcp.port = 15675",
         "auth_backends.1 = ldap",
         "auth_backends.1.authn = internal",
         "ssl_options.depth = 2",
@@ -580,6 +582,8 @@ def test_every_setting_can_be_given() -> None:
         "tcp_listeners",
         "ssl_listeners",
         "tls",
+        "mqtt_listeners",
+        "mqtt_tls_listeners",
         "management_listeners",
         "management_origins",
         "management_tls_listeners",

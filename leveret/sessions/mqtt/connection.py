@@ -1,0 +1,469 @@
+"""An MQTT connection as a machine: bytes from the client in, bytes for the client out, queues touched between.
+
+    CONNECT ─▶ connecting (login, client id, queues of the session) ─▶ running ─▶ closed        (see `Life`)
+
+The machine does no I/O. `receive` takes whatever arrived and puts answers into `output`, which the shell writes once a
+turn. Time comes in with `on_tick`. It has four parts: `login` turns a CONNECT into a session, `publisher` takes PUBLISH
+packets, `subscriptions` SUBSCRIBE and UNSUBSCRIBE, `deliveries` sends messages and takes their acknowledgements.
+
+Where something must wait (the client id to be claimed, a binding to be agreed on) the connection is *held*: it reads no
+further, keeps the rest, and goes on when `release` is called. So packets are processed in their order.
+
+Whatever the client does wrong raises an `MqttError`, and whatever ends the connection goes through `end`: a client of
+MQTT 5.0 is told the reason, with CONNACK or DISCONNECT; older ones are cut off, as their protocol has it.
+
+What a stranger may cost: until it has logged in, a packet is at most `packet_max_unauthenticated` bytes; later at most
+`packet_max`. Either is refused by its first bytes, before the packet is gathered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from leveret.base.visible_text import visible
+from leveret.protocol.mqtt import properties as p
+from leveret.protocol.mqtt.decoder import UnsupportedVersion, decode, packet_end
+from leveret.protocol.mqtt.encoder import encode
+from leveret.protocol.mqtt.packets import (
+    V5,
+    V311,
+    VERSION_NAMES,
+    Ack,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Subscribe,
+    Unsubscribe,
+)
+from leveret.protocol.mqtt.properties import Prop
+from leveret.protocol.mqtt.reason_codes import MqttError, Reason, protocol_error
+from leveret.sessions.amqp.output import Output
+from leveret.sessions.mqtt.ack_runs import HEADS, run_at
+from leveret.sessions.mqtt.deliveries import Deliveries
+from leveret.sessions.mqtt.login import SIZE_MAX, MqttLogin
+from leveret.sessions.mqtt.publisher import Publisher
+from leveret.sessions.mqtt.subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.client_ids.client_ids import SessionChange
+    from leveret.broker.remote.direct_reply_to import BusyLink
+    from leveret.broker.session.session import Session
+    from leveret.broker.vhost import Vhost
+    from leveret.metadata.model.refusals import Refusal
+    from leveret.sessions.amqp.limits import Peer
+    from leveret.sessions.mqtt.limits import MqttLimits
+
+PINGRESP: Final = b"\xd0\x00"
+NO_CHANNELS: Final[dict[int, Any]] = {}
+TEXT_MAX: Final = 200  # Characters of a reason string.
+TRIES_MAX: Final = 30  # Seconds in which a former connection of the same client has to let go of its queues.
+REASONS_OF_CLOSE: Final = {  # What the broker says when it ends a connection: see `Client.close`.
+    "shutdown": Reason.SERVER_SHUTTING_DOWN,
+    "maintenance": Reason.SERVER_SHUTTING_DOWN,
+    "deleted": Reason.NOT_AUTHORIZED,
+}
+
+
+class Life(Enum):
+    """The state of a connection. It goes on from each to a later one, and never back."""
+
+    GREETING = "the client has to send CONNECT"
+    CONNECTING = "its session is found or made; CONNACK has not been sent"
+    RUNNING = "the client publishes and subscribes"
+    CLOSED = "nothing further is read or made; the shell ends the socket once all output is written"
+
+
+_ORDER: Final = tuple(Life)
+
+
+class Connection:
+    """One client."""
+
+    def __init__(self, broker: Broker, peer: Peer, limits: MqttLimits) -> None:
+        self.broker = broker
+        self.number = broker.number_connection()
+        self.peer = peer
+        self.limits = limits
+        self.life = Life.GREETING
+        self.closed = False  # As `life` says: asked for each packet.
+        self.version = V311
+        self.client_id = ""
+        self.user = ""
+        self.vhost: Vhost | None = None
+        self.session: Session | None = None
+        self.keep_alive_s = 0
+        self.packet_max = limits.packet_max_unauthenticated
+        self.client_packet_max = SIZE_MAX
+        self.close_reason = ""
+        self.was_asked_to_close = False  # By the client, who closes the socket.
+        self.output: Output = Output(self, broker)
+        self.rest = b""
+        self.held = False
+        self.waits = 0  # Held because so many answers have not come.
+        self.blocked = False  # Held because it has published during an alarm.
+        self.spreads = False  # Held because the turn's budget for publishes to many queues is used up.
+        self.crowded_queue: AnyQueue | BusyLink | None = None
+        self.has_published = False
+        self.busy = False  # Packets are being processed.
+        self.later: list[tuple[int, Callable[[], None]]] = []  # What is tried again with the next tick.
+        self.on_released: Callable[[], None] | None = None
+        self.on_entered: Callable[[], None] | None = None
+        self.connected_ms = broker.wall_ms
+        self.received_bytes = self.received_count = 0
+        self.received_ms = self.ticked_ms = broker.now_ms
+        self.received_since_tick = True
+        self.login_part: MqttLogin = MqttLogin(self)
+        self.publisher: Publisher = Publisher(self)
+        self.subscriptions: Subscriptions = Subscriptions(self)
+        self.deliveries: Deliveries = Deliveries(self)
+
+    def _become(self, life: Life) -> None:
+        assert _ORDER.index(life) > _ORDER.index(self.life), (self.life, life)
+        self.life = life
+        self.closed = life is Life.CLOSED
+
+    def attend(self, on_released: Callable[[], None], on_entered: Callable[[], None]) -> None:
+        """The shell is to be told when it may read on, and when the client has logged in."""
+        self.on_released, self.on_entered = on_released, on_entered
+
+    # -- What lists show -----------------------------------------------------------------------------------------
+
+    @property
+    def protocol(self) -> str:
+        return f"MQTT {VERSION_NAMES[self.version]}"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {"client_id": self.client_id}
+
+    @property
+    def client_properties(self) -> dict[str, object]:
+        return {"client_id": self.client_id, "product": "MQTT client"}
+
+    @property
+    def mechanism(self) -> str:
+        return self.login_part.mechanism
+
+    @property
+    def channels(self) -> Mapping[int, Any]:
+        return NO_CHANNELS
+
+    @property
+    def channel_max(self) -> int:
+        return 0
+
+    @property
+    def frame_max(self) -> int:
+        return 0
+
+    @property
+    def heartbeat_s(self) -> int:
+        return self.keep_alive_s
+
+    @property
+    def closing(self) -> bool:
+        return self.closed
+
+    def describe(self) -> str:
+        return f"{self.peer} ({self.client_id})" if self.client_id else str(self.peer)
+
+    # -- Input ---------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Bytes from the client."""
+        self.received_since_tick = True
+        self.received_bytes += len(data)
+        self.received_count += 1
+        if self.closed:
+            return
+        if self.rest:
+            data = self.rest + data
+            self.rest = b""
+        if self.held:
+            self.rest = data
+            return
+        self._process(data)
+        if self.held:
+            self._go_on()
+
+    def hold(self) -> None:
+        """Nothing further is processed before `release`, since it may depend on what is under way."""
+        self.waits += 1
+        self.held = True
+
+    def release(self) -> None:
+        self.waits -= 1
+        if not self.busy:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Process what came meanwhile, if nothing holds the connection any longer."""
+        while not self.closed:
+            self.held = self.waits > 0 or self.blocked or self.spreads
+            if self.held or not self.rest:
+                break
+            data, self.rest = self.rest, b""
+            self._process(data)
+            if not self.held:
+                break
+        if not self.held and not self.closed and self.on_released is not None:
+            self.on_released()
+
+    def _process(self, data: bytes) -> None:
+        self.busy = True
+        at = 0
+        try:
+            at = self._packets(data)
+            self.publisher.submit()
+        except MqttError as error:
+            self.publisher.submit()
+            self.fail_with(error)
+        finally:
+            self.busy = False
+        if self.deliveries.acked:
+            self.deliveries.settle()
+        self.rest = b"" if self.closed else data[at:]
+        self.broker.writers[self] = None
+
+    def _packets(self, data: bytes) -> int:
+        """Process whole packets; return where the first one begins that is incomplete, or has to wait."""
+        at, size, publisher, deliveries = 0, len(data), self.publisher, self.deliveries
+        publisher.check_routes()
+        while at < size:
+            head = data[at]
+            # A length of one byte is by far the most frequent.
+            start = at + 2
+            if start <= size and data[at + 1] < 128:
+                end = start + data[at + 1]
+            else:
+                span = packet_end(data, at, self.packet_max)
+                if span is None:
+                    break
+                start, end = span
+            if end > size:
+                break
+            if self.life is not Life.RUNNING:
+                self._before_connack(head, data, start, end)
+            elif head & 0xF0 == 0x30:
+                if self.broker.alarm is not None:
+                    self._block()
+                    break
+                end = publisher.on_publish(head, data, at, start, end)
+            elif head in HEADS and end - start == 2:
+                publisher.submit()
+                count = run_at(data, at)
+                deliveries.on_acks(head, data, at, count)
+                end = at + 4 * count
+            else:
+                publisher.submit()
+                self._on_packet(decode(self.version, head, data, start, end))
+            at = end
+            if self.held or self.closed:
+                break
+        return at
+
+    def _before_connack(self, head: int, data: bytes, start: int, end: int) -> None:
+        if head >> 4 != p.CONNECT:
+            raise protocol_error("the first packet is not CONNECT")
+        try:
+            connect = decode(self.version, head, data, start, end)
+        except UnsupportedVersion as error:
+            self.version = V5 if error.level > V5 else V311
+            raise
+        assert isinstance(connect, Connect)
+        self.version = connect.version
+        self._become(Life.CONNECTING)
+        self.login_part.on_connect(connect)
+
+    def _on_packet(self, packet: Packet) -> None:
+        match packet:
+            case Ack():
+                if packet.kind == p.PUBREL:
+                    self.publisher.on_release(packet.packet_id)
+                else:
+                    self.deliveries.on_ack_packet(packet)
+            case Subscribe():
+                self.subscriptions.on_subscribe(packet)
+            case Unsubscribe():
+                self.subscriptions.on_unsubscribe(packet)
+            case Pingreq():
+                self.output.send(PINGRESP)
+            case Disconnect():
+                self._on_disconnect(packet)
+            case _:
+                self._refuse(packet)
+
+    @staticmethod
+    def _refuse(packet: Packet) -> NoReturn:
+        if isinstance(packet, Auth):
+            raise protocol_error("the connection has no authentication method")
+        raise protocol_error(f"a client sends no {type(packet).__name__.upper()} here")
+
+    def _on_disconnect(self, packet: Disconnect) -> None:
+        expiry_s = packet.properties.get(Prop.SESSION_EXPIRY)
+        if expiry_s is not None and expiry_s and not self.login_part.expiry_s:
+            raise protocol_error("the session was to end with the connection")
+        if Prop.SERVER_REFERENCE in packet.properties:
+            raise protocol_error("a client sends no server reference")
+        self.was_asked_to_close = True
+        self._shut("closed by the client", packet.reason != Reason.SUCCESS, expiry_s)
+
+    # -- Alarms --------------------------------------------------------------------------------------------------
+
+    def _block(self) -> None:
+        """It publishes during an alarm: this publish, and all behind it, waits for the end of the alarm."""
+        self.blocked = self.held = self.has_published = True
+
+    def unblock(self) -> None:
+        if self.blocked and not self.closed:
+            self.blocked = False
+            if not self.busy:
+                self._go_on()
+
+    def rest_from_spreading(self) -> None:
+        """Publishes to many queues wait for another turn, with all that the client sent behind them."""
+        self.spreads = self.held = True
+        self.broker.fanout.waiting[self] = None
+
+    def on_portion(self) -> None:
+        self.spreads = False
+        if not self.busy:
+            self._go_on()
+
+    # -- What the broker says ------------------------------------------------------------------------------------
+
+    def close(self, code: int, text: str) -> None:
+        """The broker ends the connection: an operator wants it, its user or its vhost is deleted."""
+        reason = Reason.ADMINISTRATIVE_ACTION if code == 320 else Reason.UNSPECIFIED_ERROR
+        for word, other in REASONS_OF_CLOSE.items():
+            if word in text:
+                reason = other
+        self.end(reason, text)
+
+    def fail(self, session: Session, refusal: Refusal) -> None:
+        """The client has kept messages for too long."""
+        self.end(Reason.ADMINISTRATIVE_ACTION, refusal.text)
+
+    def on_crowded(self, queue: AnyQueue | BusyLink) -> None:
+        self.crowded_queue = queue
+
+    def take_crowded_queue(self) -> AnyQueue | BusyLink | None:
+        crowded_queue, self.crowded_queue = self.crowded_queue, None
+        return crowded_queue
+
+    def on_taken_over(self) -> None:
+        """Another connection has the client id now."""
+        self.login_part.on_claim_over()
+        self.end(Reason.SESSION_TAKEN_OVER, "another connection has the client id")
+
+    def on_claim_lost(self) -> None:
+        """The session is gone: an operator has deleted it, or the cluster took this node for dead."""
+        self.login_part.on_claim_over()
+        self.end(Reason.ADMINISTRATIVE_ACTION, "the session was ended")
+
+    def change_session(self, change: SessionChange, then: Callable[[Refusal | None], None]) -> None:
+        """Change what the cluster keeps of the session."""
+        part = self.login_part
+        if part.claimed is not None and part.epoch:
+            self.broker.client_ids.change(part.claimed.vhost, part.claimed.client_id, part.epoch, change, then)
+
+    # -- Output and the end --------------------------------------------------------------------------------------
+
+    def send(self, packet: Packet) -> None:
+        self.output.send(encode(packet, self.version))
+
+    def told(self, text: str) -> p.Properties:
+        """A reason string for an answer, if the client wants any. CONNACK and DISCONNECT have one anyway."""
+        if not text or self.version != V5 or not self.login_part.tells_problems:
+            return {}
+        return {Prop.REASON_STRING: text[:TEXT_MAX]}
+
+    def on_entered_session(self, session: Session) -> None:
+        """The client has logged in, and may send larger packets."""
+        self.session = session
+        self.packet_max = self.limits.packet_max
+
+    def on_running(self) -> None:
+        """CONNACK is sent."""
+        self._become(Life.RUNNING)
+        if self.on_entered is not None:
+            self.on_entered()
+
+    def fail_with(self, error: MqttError) -> None:
+        self.end(error.reason, error.text)
+
+    def end(self, reason: Reason, text: str) -> None:
+        """The server ends the connection, and says why where the protocol can."""
+        if self.closed:
+            return
+        properties: p.Properties = {Prop.REASON_STRING: text[:TEXT_MAX]} if text and self.version == V5 else {}
+        if self.life is Life.CONNECTING or self._is_refused_greeting(reason):
+            self.output.send(encode(Connack(False, reason, properties), self.version))
+        elif self.life is Life.RUNNING and self.version == V5:
+            self.output.send(encode(Disconnect(reason, properties), self.version))
+        self._shut(f"{reason.name.lower()}: {text}")
+
+    def _is_refused_greeting(self, reason: Reason) -> bool:
+        """A CONNECT of another version is answered; anything else before CONNECT is not."""
+        return self.life is Life.GREETING and reason is Reason.UNSUPPORTED_PROTOCOL_VERSION
+
+    def on_socket_lost(self) -> None:
+        """The peer is gone without a word, or the shell gave up on it."""
+        if not self.closed:
+            self._shut(self.close_reason or "client unexpectedly closed TCP connection")
+
+    def blame(self, reason: str) -> None:
+        """The shell is about to end the socket, for a reason that the log is to tell."""
+        self.close_reason = reason
+
+    def _shut(self, reason: str, publish_will: bool = True, expiry_s: int | None = None) -> None:
+        self._become(Life.CLOSED)
+        self.close_reason = reason
+        self.rest = b""
+        self.later.clear()
+        self.publisher.forget()
+        if self.session is not None:
+            self.session.close()
+        self.login_part.leave(publish_will, expiry_s)
+        self.broker.on_connection_closed(self)
+        self.broker.node.note("connection", "info", visible(f"closing MQTT connection {self.describe()}: {reason}"))
+        self.broker.writers[self] = None
+
+    def try_later(self, tries: int, action: Callable[[], None]) -> bool:
+        """Have something tried again with the next tick. False: that was often enough."""
+        if tries >= TRIES_MAX:
+            return False
+        self.later.append((tries, action))
+        return True
+
+    def on_room(self) -> bool:
+        """All that was made is written and the socket takes more. True: there is more to do, have another turn."""
+        stalled = self.output.stalled
+        if not stalled:
+            return False
+        self.broker.touch_stalled(stalled)
+        return True
+
+    def on_tick(self, now_ms: int, listening: bool = True) -> bool:
+        """Once a second. Ends a client that has been silent for one and a half times its keep alive."""
+        later, self.later = self.later, []
+        for _, action in later:
+            if not self.closed:
+                action()
+        self.login_part.on_tick(now_ms)
+        if self.received_since_tick or self.held or not listening:
+            self.received_ms, self.received_since_tick = now_ms, False
+        else:
+            # If the node itself was held up, what the client sent meanwhile has yet to be read: one tick counts for
+            # one interval at most, so that such a pause does not cut all clients at once.
+            self.received_ms += max(now_ms - self.ticked_ms - self.keep_alive_s * 1_000, 0)
+        self.ticked_ms = now_ms
+        if self.keep_alive_s and self.life is Life.RUNNING and now_ms - self.received_ms > self.keep_alive_s * 1_500:
+            self.end(Reason.KEEP_ALIVE_TIMEOUT, f"nothing came for {self.keep_alive_s * 3 // 2} seconds")
+        return True
