@@ -482,7 +482,29 @@ def draw_sunder(dice: random.Random, nodes: int) -> dict[str, Any]:
         what = pick(dice, tuple((one, 1) for one in DRAWN))
         delay = round(begins_s + dice.random() * (lasts_s + 2.0), 3)
         steps.append((delay, what, {"client": dice.randrange(CLIENTS), **draw_client(dice, what, nodes)}))
+    steps += draw_spooled(random.Random(hash(dice.getstate()[1])), begins_s, lasts_s)
     return {"seconds": BEFORE_S + QUIET_S + lasts_s, "steps": steps}
+
+
+def draw_spooled(dice: random.Random, begins_s: float, lasts_s: float) -> list[tuple[float, str, dict[str, Any]]]:
+    """Clients at each node publish to the same queues that others consume there."""
+    steps: list[tuple[float, str, dict[str, Any]]] = []
+    for client in range(CLIENTS):
+        for _ in range(dice.randrange(4)):
+            queue, delay = durable(dice), begins_s + 2.0 + dice.random() * lasts_s
+            style, how = dice.choice(("ack", "multiple", "mixed", "late", "hold")), dice.choice(("ack", "requeue"))
+            who = {"client": client, "queue": queue}
+            publish = {**who, "count": dice.choice((1, 3, 8)), "padding": 10, "persistent": True}
+            consume = {**who, "prefetch": dice.choice((0, 1, 3)), "no_ack": False, "style": style}
+            get = {**who, "count": 2, "no_ack": False, "how": how}
+            what, arguments = ("consume", consume) if dice.random() < 0.7 else ("get", get)
+            steps += [
+                (delay, "publish", {**publish, "wait": dice.random() < 0.5}),
+                (delay + 0.5, what, arguments),
+                (delay + 1.5, "publish", {**publish, "wait": True}),
+                (delay + 2.5, "prove", {"client": client, "which": dice.randrange(3)}),
+            ]
+    return steps
 
 
 def ranges(numbers: Iterable[int]) -> str:

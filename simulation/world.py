@@ -202,7 +202,7 @@ class World:
 
         def down(peer: str, reason: str) -> None:
             self.note(machine.name, f"has lost {peer}: {reason}")
-            self.ledger.on_link_down(machine.name, peer.partition("@")[2], self.scheduler.now)
+            self.ledger.on_link_lost(machine.name, peer.partition("@")[2], self.scheduler.now)
             on_down(peer, reason)
             if self.pauses is not None:
                 self.pauses.on_link(machine, peer, False)
@@ -790,6 +790,7 @@ class World:
             f"{self.ledger.summary()}, {self.answers.summary(self.ledger)}"
             f"{f', {sum(self.spooling.spooled.values())} sent on' if self.spooling.spooled else ''}"
             f"{f', {self.ledger.apart.delivered} apart' if self.ledger.apart.delivered else ''}"
+            f"{f', {self.ledger.apart.spooled} out of spools' if self.ledger.apart.spooled else ''}"
             f"{f', {self.resources.recovered} recovered' if self.resources.recovered else ''}"
             f"{f', two of three seen {self.witnessing.losses} times' if self.plan.witnessed else ''}"
         )

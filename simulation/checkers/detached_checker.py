@@ -22,6 +22,8 @@ class DetachedChecker:
         self.kept: dict[int, tuple[str, float]] = {}  # By message: at which node it was acknowledged, and when.
         self.heard: set[int] = set()  # Those of `kept` that the master knows.
         self.delivered = 0
+        self.spooled = 0  # Messages that were delivered out of a spool, and
+        self.settled = 0  # acknowledged there for good.
 
     def on_serving(self, node: str, queue: str, serves: bool, now: float) -> None:
         spans = self.spans.setdefault((node, queue), [])
@@ -37,19 +39,31 @@ class DetachedChecker:
     def is_of_copy(self, delivery: Delivery) -> bool:
         return self.served(delivery.node, delivery.queue, delivery.written_at) is not None
 
-    def on_delivered(self, message: Message, delivery: Delivery) -> None:
-        if self.is_of_copy(delivery):
+    def is_from(self, node: str, delivery: Delivery) -> bool:
+        """Whether this very node has delivered a message by itself. Both of two may do so."""
+        return delivery.node == node and self.is_of_copy(delivery)
+
+    def on_delivered(self, message: Message, delivery: Delivery, is_only_here: bool) -> None:
+        if self.is_of_copy(delivery) and is_only_here:
+            self.spooled += 1
+        elif self.is_of_copy(delivery):
             self.delivered += 1
             if not delivery.redelivered:
                 self.fail(f"{message} came from the copy of {delivery.node} without a mark")
         if message.number in self.heard and message.settled_at is not None:
-            if not self.is_of_copy(delivery) and delivery.written_at <= message.settled_at:
+            keeper, _ = self.kept[message.number]
+            if not self.is_from(keeper, delivery) and delivery.written_at <= message.settled_at:
                 message.settled_at = None  # It was unacknowledged at another client.
                 self.heard.discard(message.number)
 
-    def on_kept(self, message: Message, delivery: Delivery, at: float) -> None:
+    def on_kept(self, message: Message, delivery: Delivery, at: float, is_only_here: bool) -> None:
         """The node has its client's acknowledgements of a delivery on disk."""
         span = self.served(delivery.node, delivery.queue, delivery.written_at)
+        if is_only_here and span is not None and span[0] <= at < span[1]:
+            self.settled += message.settled_at is None
+            self.kept[message.number] = (delivery.node, at)
+            message.settled_at = at
+            return
         is_old = message.confirmed_at is not None and span is not None and message.confirmed_at < span[0]
         if is_old and span is not None and span[0] <= at < span[1]:
             self.kept[message.number] = (delivery.node, at)
@@ -60,6 +74,6 @@ class DetachedChecker:
             message = ledger.messages[number]
             if holder != node or message.queue != queue or number in self.heard or at >= now:
                 continue
-            if message.settled_at is None and all(self.is_of_copy(one) for one in message.deliveries):
+            if message.settled_at is None and all(self.is_from(node, one) for one in message.deliveries):
                 message.settled_at = now
                 self.heard.add(number)

@@ -101,6 +101,7 @@ class Ledger:
         self.queues: dict[str, QueueFacts] = {}
         self.crashes: list[tuple[float, str]] = []
         self.downs: dict[tuple[str, str], list[float]] = {}  # When a link went down, by its two nodes in order.
+        self.noticed: dict[str, list[float]] = {}  # When a node noticed that, by the node.
         self.seen: dict[tuple[str, str], int] = {}  # The last number of a stream that a consumer got.
         self.spooled: dict[int, float] = {}  # Spooled messages, and when each was first sent on (inf: not yet).
         self.under_way: dict[int, float] = {}  # When a spooled message was last seen in flight.
@@ -125,6 +126,11 @@ class Ledger:
         for facts in self.queues.values():
             if facts.owner in (None, node):
                 facts.lost, facts.declared = True, False
+
+    def on_link_lost(self, node: str, other: str, at: float) -> None:
+        """A node has noticed that its link to another one is down."""
+        self.noticed.setdefault(node, []).append(at)
+        self.on_link_down(node, other, at)
 
     def on_link_down(self, a: str, b: str, at: float) -> None:
         self.downs.setdefault((min(a, b), max(a, b)), []).append(at)
@@ -212,7 +218,15 @@ class Ledger:
         """The acknowledgement of a delivery is on the disk of the client's node."""
         message = self.message_of(delivery.queue, delivery.number)
         assert message is not None
-        self.apart.on_kept(message, delivery, at)
+        is_only_here = self.is_only_here(message, delivery)
+        if is_only_here or message.number not in self.spooled:  # Else the other one may have it, and not know.
+            self.apart.on_kept(message, delivery, at, is_only_here)
+
+    def is_only_here(self, message: Message, delivery: Delivery) -> bool:
+        """Returns whether only the node that delivered a message ever had it: it was published there after the node had
+        lost the other one, and is in a spool."""
+        was_kept = self.spooled.get(message.number, 0.0) >= delivery.written_at
+        return was_kept and message.published_at > self._lost_at(delivery)
 
     def was_heard(self, message: Message, delivery: Delivery, at: float) -> bool:
         """Returns whether the broker certainly received an acknowledgement, since a later publish was confirmed."""
@@ -239,7 +253,7 @@ class Ledger:
             f"gets {delivery.number} of {delivery.queue} through {delivery.node}, written at "
             f"{delivery.written_at:.6f}{', redelivered' if delivery.redelivered else ''}",
         )
-        self.apart.on_delivered(message, delivery)
+        self.apart.on_delivered(message, delivery, self.is_only_here(message, delivery))
         if self._is_late(delivery.queue, delivery.node, self.entered_at(message), delivery.written_at):
             self.late += 1
             delivery.redelivered = True  # Excused.
@@ -262,10 +276,17 @@ class Ledger:
     def _may_not_know(self, message: Message, delivery: Delivery) -> bool:
         """Returns whether the message was acknowledged at another node after this one, which serves by itself, was
         cut off."""
+        assert message.settled_at is not None
+        if self.apart.kept.get(message.number, ("", 0.0))[0] == delivery.node:
+            return False  # It was acknowledged at this very node.
         downs = [at for pair, times in self.downs.items() if delivery.node in pair for at in times]
         lost_at = max((at for at in downs if at <= delivery.written_at), default=float("inf"))
-        assert message.settled_at is not None
         return self.apart.is_of_copy(delivery) and message.settled_at > lost_at - SILENCE_S
+
+    def _lost_at(self, delivery: Delivery) -> float:
+        """Returns when the node that delivered a message had last noticed the loss of another one."""
+        noticed = self.noticed.get(delivery.node, ())
+        return max((at for at in noticed if at <= delivery.written_at), default=float("inf"))
 
     def may_come_back(self, message: Message, at: float) -> bool:
         """Returns whether the acknowledgement of a message may be lost, though it was synced."""

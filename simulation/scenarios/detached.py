@@ -6,6 +6,8 @@ same as always: nothing confirmed is lost, and a second delivery is marked, whic
 serves by itself (`checkers.detached_checker`):
 
     marked      everything that it delivers from a copy is marked as redelivered
+    settled     a message that was published to it after it was cut off, and acknowledged to it (likewise proved), is
+                never delivered again by any node
     heard       an acknowledgement to it, proved by the confirm of a later publish, is in force once the node has no
                 record of it any more; unless the other node had delivered the message before that
     told        when everything is healed and clients have gone, no node has such a record

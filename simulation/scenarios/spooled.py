@@ -121,11 +121,17 @@ class Spooling:
             self.world.ledger.on_spooled(number)
             self.last_kept[spool.name] = seq
         kept += new
-        front = spool.ready[0].first if spool.ready else spool.next_seq
+        delivery = spool.delivery
+        here = [*(one.rest.first for one in delivery.lent.values()), delivery.aside.first]
+        fronts = [spool.ready[0].first if spool.ready else spool.next_seq, *(one for one in here if one is not None)]
+        front = min(fronts)
         sending = self.sending.setdefault(spool.name, deque())
         while sending and sending[-1][0] >= front:
             kept.appendleft(sending.pop())  # It will be sent again.
         while kept and kept[0][0] < front:
+            if not delivery.may_send:
+                kept.popleft()  # A client of this node was given it.
+                continue
             sending.append(kept.popleft())
             self.world.ledger.on_sent_on(sending[-1][1], self.world.scheduler.now)
         while len(sending) > spool.under_way_count:

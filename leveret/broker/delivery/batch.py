@@ -12,7 +12,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Self
 
-from leveret.storage.format.queue_block import EXPIRES, KEPT, OVERDUE, PERSISTENT, REDELIVERED, Run
+from leveret.storage.format.queue_block import EXPIRES, PASSING, PERSISTENT, REDELIVERED, Run
 
 if TYPE_CHECKING:
     from leveret.base.range_set import RangeSet
@@ -122,8 +122,8 @@ class Batch(Run):
         """Note the flags of the last `count` messages for the whole batch; return the flags to keep with each."""
         self.redelivered |= kind & REDELIVERED > 0
         self.expires |= kind & EXPIRES > 0
-        if kind & (KEPT | OVERDUE):
-            kind &= ~(KEPT | OVERDUE)
+        if kind & PASSING:
+            kind &= ~PASSING
             self.kinds[-count:] = bytes((kind,)) * count
         return kind
 

@@ -35,9 +35,12 @@ never noticed anything, because it was dead.
 **Unacknowledged when the link is back.** The master is told what is unacknowledged here, and reserves it as long as the
 session lasts. Later acknowledgements and rejections go the same way as the record.
 
-**What it does not do.** It takes no publishes: these go to the spool. It drops what has expired from its own list and
-leaves the rest to the master: dead-lettering, length limits, delivery counts. What a client rejects is rejected by the
-master. Priorities are ignored. Purging is refused, for only the master may drop messages.
+**Publishes** go to the spool, which lends them to this queue. They are delivered behind all that the copy has, under
+numbers that no message of the copy has; what is said of them is told to the spool (see `remote.spool_delivery`).
+
+**What it does not do.** It drops what has expired from its own list and leaves the rest to the master: dead-lettering,
+length limits, delivery counts. What a client rejects is rejected by the master. Priorities are ignored. Purging is
+refused, for only the master may drop messages.
 
 The record is a table of ranges (see `queue.durable_state`), with the limit of such tables. When it is full, nothing is
 delivered until some of the ranges have grown together.
@@ -46,28 +49,32 @@ delivered until some of the ranges have grown together.
 from __future__ import annotations
 
 from enum import Enum
-from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from leveret.base.range_set import RangeSet
-from leveret.broker.delivery.answers import unreachable
+from leveret.broker.delivery.answers import Status, unreachable
 from leveret.broker.delivery.batch import Gap, Span
 from leveret.broker.delivery.consumer_order import ConsumerOrder
 from leveret.broker.mirrors.copy_store import add_batch
+from leveret.broker.queue.dedup import taken_of
+from leveret.broker.queue.durable_state import note_range, restore_ranges
 from leveret.broker.queue.queue import Queue
 from leveret.broker.remote import peer_frames as w
+from leveret.broker.remote.spool_delivery import SpooledBatch
 from leveret.metadata.model.records import QueueSpec
+from leveret.metadata.model.refusals import Refusal
 from leveret.metadata.rules.queue_rules import QueueRules
+from leveret.storage.format import queue_block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from leveret.broker.broker import AnyQueue
     from leveret.broker.delivery.batch import Batch
     from leveret.broker.delivery.consumer import Consumer
     from leveret.broker.mirrors.detachment import Detachment
     from leveret.broker.remote.remote_queue import RemoteQueue
-    from leveret.metadata.model.refusals import Refusal
+    from leveret.broker.remote.store_and_forward import Spool
     from leveret.storage.format.queue_block import Run
 
 DETACHED: Final = 1 << 61  # Set in the number under which the log has the record about a queue.
@@ -75,7 +82,6 @@ LOAD_BYTES: Final = 1 << 20
 ANCHOR: Final = b"anchor"  # Key of the record's `Anchors`.
 ACKED: Final = b"a"  # Key, with the number of the first message, of a range of acknowledged messages.
 REJECTED: Final = b"r"  # Likewise of rejected messages.
-NUMBER: Final = Struct(">Q")
 
 
 class Stage(Enum):
@@ -124,8 +130,8 @@ class DetachedQueue(Queue):
     """A queue that this node serves from its copy while it cannot reach the other node of two."""
 
     __slots__ = (
-        "acked", "anchors", "detachment", "front", "is_asking", "is_full", "known", "out", "rejected", "returned",
-        "stage", "target", "version",
+        "acked", "anchors", "detachment", "front", "is_asking", "is_full", "known", "marks", "out", "rejected",
+        "returned", "stage", "target", "version",
     )  # fmt: skip
 
     def __init__(self, detachment: Detachment, target: QueueSpec) -> None:
@@ -138,6 +144,7 @@ class DetachedQueue(Queue):
         self.stage = Stage.PASSING
         self.anchors = NOWHERE
         self.known = RangeSet()  # All messages that it has, or had, since it last began to serve.
+        self.marks: Mapping[bytes, bytes] = {}  # The durable state of the copy.
         self.out = RangeSet()
         self.acked = RangeSet()
         self.rejected = RangeSet()
@@ -175,14 +182,12 @@ class DetachedQueue(Queue):
         self.durable_state.restore(table)
         if ANCHOR in table:
             self.anchors = Anchors.unpack(table[ANCHOR])
-        for key, value in table.items():
-            ranges = self.acked if key[:1] == ACKED else self.rejected
-            if key != ANCHOR:
-                ranges.add(*NUMBER.unpack(key[1:]), *NUMBER.unpack(value))
+        self.acked = restore_ranges(self.durable_state, ACKED)
+        self.rejected = restore_ranges(self.durable_state, REJECTED)
 
-    def begin(self, anchors: Anchors) -> None:
-        """Begin to serve. Nothing is delivered before the log has the anchors."""
-        self.anchors = anchors
+    def begin(self, anchors: Anchors, marks: Mapping[bytes, bytes]) -> None:
+        """Begin to serve. Nothing is delivered before the log has the anchors. `marks`: the copy's durable state."""
+        self.anchors, self.marks = anchors, marks
         self.returned.clear()
         self.known = RangeSet()
         self.change(Stage.OPENING)
@@ -192,6 +197,7 @@ class DetachedQueue(Queue):
     def _on_recorded(self, safe: bool) -> None:
         if safe and self.stage is Stage.OPENING:
             self.change(Stage.SERVING)
+            self.detachment.broker.spools.begin_delivery(self.target, self)
             self.detachment.broker.on_loaded(self)
 
     def take_in(self, gaps: list[Gap], runs: list[Run], others: RangeSet) -> None:
@@ -213,12 +219,38 @@ class DetachedQueue(Queue):
         """Stop serving: the other node is back. Returns the consumers, which subscribe elsewhere."""
         self.change(Stage.PASSING)
         consumers = self.take_consumers()
+        unseen = []
         for entry in self.ready:
             if isinstance(entry, Span):
                 self._let_go(entry.batch, entry.count)
+                if isinstance(entry.batch, SpooledBatch):
+                    unseen.append((entry.batch, entry.lo, entry.hi))
+        self.detachment.broker.spools.end_delivery(self.target, unseen)
         self.ready.clear()
         self.ready_count, self.loading, self.front = 0, None, None
         return consumers
+
+    # -- The spool -----------------------------------------------------------------------------------------------
+    # See `remote.spool_delivery`.
+
+    @property
+    def spool(self) -> Spool | None:
+        return self.detachment.broker.spools.by_target.get(self.target)
+
+    def taken_of(self, producer: bytes) -> int:
+        return taken_of(self.marks, producer)
+
+    def take_spooled(self, batch: SpooledBatch) -> None:
+        """Deliver these, too, behind all that the copy has."""
+        if batch.expires:
+            self.watch_ages()
+        self.count_in(batch)
+        self.ready_count += batch.left
+        self.put_back(Span(batch, 0, batch.left))
+        self.host.dirty[self] = None
+
+    def on_lent(self) -> None:
+        self.detachment.broker.on_loaded(self)
 
     # -- Questions -----------------------------------------------------------------------------------------------
 
@@ -228,6 +260,18 @@ class DetachedQueue(Queue):
         if standing is not None:
             call(standing)
         return standing is not None
+
+    @property
+    def ready_total(self) -> int:
+        """Returns how many messages are ready here, with those that the spool has still to lend."""
+        spool = self.spool
+        return self.ready_count + (spool.ready_count if spool is not None and self.is_serving else 0)
+
+    def status(self, then: Callable[[Status | Refusal], None]) -> None:
+        def on_status(status: Status | Refusal) -> None:
+            then(status if isinstance(status, Refusal) else Status(self.ready_total, status.consumers))
+
+        super().status(on_status)
 
     def purge_all(self, then: Callable[[int | Refusal], None]) -> None:
         if not self.later(lambda queue: queue.purge_all(then)):
@@ -251,6 +295,8 @@ class DetachedQueue(Queue):
         got = super().get()
         if isinstance(got, tuple):
             self._hand(*got, got[1] + 1)
+        elif got is None and self.spool is not None and self.spool.delivery.is_lending:
+            return Gap(0, 0, 1)  # Likewise: it is being written, or read.
         return got
 
     def hand_over(self, consumer: Consumer, head: Span, count: int) -> None:
@@ -260,7 +306,10 @@ class DetachedQueue(Queue):
             self._hand(batch, lo, head.lo)
 
     def _hand(self, batch: Batch, lo: int, hi: int) -> None:
-        self.out.add(batch.first + lo, batch.first + hi - 1)
+        if isinstance(batch, SpooledBatch):
+            batch.delivery.on_shown(batch, hi)
+        else:
+            self.out.add(batch.first + lo, batch.first + hi - 1)
 
     def want(self, gap: Gap) -> None:
         """Have the beginning of a gap read from the copy."""
@@ -281,30 +330,42 @@ class DetachedQueue(Queue):
 
     def settle(self, batch: Batch, lo: int, hi: int) -> None:
         if not self.deleted:
-            self._let_go(batch, hi - lo)
-            self.record(ACKED, batch.first + lo, batch.first + hi - 1)
+            self._settle(batch, lo, hi, ACKED, queue_block.ACKNOWLEDGED)
 
     def discard(self, batch: Batch, lo: int, hi: int) -> None:
         self.unacked_count -= hi - lo
         if not self.deleted:
-            self._let_go(batch, hi - lo)
-            self.record(REJECTED, batch.first + lo, batch.first + hi - 1)
+            self._settle(batch, lo, hi, REJECTED, queue_block.REJECTED)
+
+    def _settle(self, batch: Batch, lo: int, hi: int, kind: bytes, spooled_kind: int) -> None:
+        self._let_go(batch, hi - lo)
+        if isinstance(batch, SpooledBatch):
+            batch.delivery.settle(batch, lo, hi, spooled_kind)
+            self.host.dirty[self] = None
+        else:
+            self.record(kind, batch.first + lo, batch.first + hi - 1)
 
     def dead_letter_or_drop(self, batch: Batch, lo: int, hi: int, reason: str) -> None:
         """Drop expired messages from this node's list. The master dead-letters them."""
         self._let_go(batch, hi - lo)
+        if isinstance(batch, SpooledBatch):
+            batch.delivery.give_back(batch, lo, hi)
 
     def requeue(self, batch: Batch, lo: int, hi: int, shown: bool = True, counted: bool = True) -> None:
         if self.deleted:
             return
         first, last = batch.first + lo, batch.first + hi - 1
         self.unacked_count -= hi - lo
-        self.out.remove(first, last)
-        self.version += 1
+        if not isinstance(batch, SpooledBatch):
+            self.out.remove(first, last)
+            self.version += 1
         if self.is_serving:
             self.ready_count += hi - lo
             batch.mark_redelivered(lo, hi)
             self._put_back_again(Span(batch, lo, hi))
+        elif isinstance(batch, SpooledBatch):
+            batch.delivery.give_back(batch, lo, hi)
+            self._let_go(batch, hi - lo)
         else:
             self.returned.append((first, last))
             self._let_go(batch, hi - lo)
@@ -315,16 +376,9 @@ class DetachedQueue(Queue):
         ranges, state = self.acked if kind == ACKED else self.rejected, self.durable_state
         self.out.remove(first, last)
         self.version += 1
-        for start, _ in list(ranges.ranges(first, last + 1)):
-            if kind + NUMBER.pack(start) in state.table:
-                state.set(kind + NUMBER.pack(start), b"")
-        ranges.add(first, last)
-        start, end = ranges.around(first)
         was_full = self.is_full
-        self.is_full = not state.fits(kind + NUMBER.pack(start), NUMBER.pack(end))
-        if not self.is_full:
-            state.set(kind + NUMBER.pack(start), NUMBER.pack(end))
-        elif not was_full:
+        self.is_full = not note_range(state, kind, ranges, first, last)
+        if self.is_full and not was_full:
             self.detachment.note("warning", f"{self} hands out nothing more: its record of what was settled is full")
         self.host.dirty[self] = None
 

@@ -8,14 +8,14 @@ a queue is served from its copy as soon as a client wants something from it. A l
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.base.range_set import RangeSet, merged
 from leveret.base.visible_text import visible
 from leveret.broker.delivery.batch import Gap
 from leveret.broker.delivery.priority_ready import rows_of
 from leveret.broker.delivery.unacked import Unacked
-from leveret.broker.mirrors.copy_store import gaps_of
+from leveret.broker.mirrors.copy_store import gaps_of, stored_marks
 from leveret.broker.mirrors.detached import ACKED, DETACHED, Anchor, Anchors, DetachedQueue
 from leveret.broker.queue.reserve import reserve
 from leveret.broker.remote import peer_frames as w
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 # Seconds. A node that is cut off notices silence after `net_ticktime`, and so does the other one, not much later.
 DUE_TICKS: Final = 10
+SHOWN_MAX: Final = 100  # Queues that are named in one answer.
 RESERVED: Final = (w.OUT, w.ACKED, w.DISCARDED)
 
 
@@ -166,11 +167,13 @@ class Detachment:
         if detached is None:
             detached = self._make(front)
         detached.front = front
-        detached.begin(anchors)
+        detached.begin(anchors, self._marks(mirror))
+        if mirror.queue is not None:  # What it could not confirm is in the spool, too, and delivered from there.
+            mark_shown(mirror.queue, mirror.queue.next_seq - 1)
         self._refill(detached)
         name = resource("queue", spec.name, spec.vhost)
         self.note("warning", f"the master of {name} cannot be reached: this node hands out the "
-                  f"{detached.ready_count} messages that it has, marked as redelivered")  # fmt: skip
+                  f"{detached.ready_count} messages that it has, marked as redelivered, and what is published here")
         return detached
 
     def _anchors(self, mirror: Mirror) -> Anchors | None:
@@ -186,6 +189,13 @@ class Detachment:
             last = max(map(last_message, tail.upto(member.confirmed + 1, tail.end)))
             end = Anchor(tail.last_epoch, tail.end, max(applied, last))
         return Anchors(sure, end) if end.epoch > 0 else None
+
+    def _marks(self, mirror: Mirror) -> dict[bytes, bytes]:
+        """Returns the durable state of this node's copy, as far as its messages are delivered from here."""
+        assert self.broker.mirrors.store is not None
+        member = mirror.member
+        tail = () if mirror.queue is not None else member.tail.upto(member.confirmed + 1, member.tail.end)
+        return stored_marks(self.broker.mirrors.store.stored(mirror.spec.id), tail)
 
     def _refill(self, detached: DetachedQueue) -> None:
         """Add messages of the copy that the detached queue does not have: all of them at first; later, those that
@@ -287,7 +297,7 @@ class Detachment:
             elif not detached.is_serving and not detached.deleted:
                 if detached.version != version:
                     self.pass_on(detached)
-                elif not detached.out:
+                elif not detached.out and not self.broker.spools.has_lent(detached.target):
                     self._drop(detached)
 
         if target.is_local:
@@ -308,6 +318,7 @@ class Detachment:
         if detached.is_serving:
             for consumer in detached.finish():
                 consumer.on_queue_deleted()
+        self.broker.spools.recall(detached.target)
         detached.let_go_of_all()
         self.broker.forget(detached)
         if self.broker.ended is not None:
@@ -343,15 +354,18 @@ class Detachment:
 
     # -- For people ----------------------------------------------------------------------------------------------
 
-    def figures(self) -> dict[str, int]:
-        """Returns how many queues this node serves while detached, how many messages are ready there, and how many
-        settled messages their masters have still to be told of."""
-        serving = self.serving
+    def figures(self) -> dict[str, Any]:
+        """Returns how many queues this node serves while detached, and the first of them by name; how many messages are
+        ready there, those of spools included; and how many settled ones their masters have still to be told of."""
+        serving = sorted(self.serving, key=lambda one: (one.spec.vhost, one.spec.name))
         return {
             "queues": len(serving),
-            "messages": sum(one.ready_count for one in serving),
+            "messages": sum(one.ready_total for one in serving),
             "settled": sum(one.acked.count + one.rejected.count for one in self.queues.values()),
-        }
+            "served": [{"vhost": one.spec.vhost, "name": one.spec.name, "messages": one.ready_total,
+                        "messages_unacknowledged": one.unacked_count, "consumers": len(one.consumers)}
+                       for one in serving[:SHOWN_MAX]],
+        }  # fmt: skip
 
     def note(self, level: str, text: str) -> None:
         self.broker.node.note("queue", level, visible(text))

@@ -57,9 +57,12 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
 from leveret.broker.delivery.confirms import DOUBTED, REFUSED
 from leveret.broker.queue import ttl_and_length
-from leveret.storage.format.queue_block import KEPT, OVERDUE
+from leveret.broker.queue.reserve import reserve
+from leveret.storage.format.queue_block import ACKNOWLEDGED, KEPT, OVERDUE, REJECTED
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from leveret.broker.delivery.confirms import Pending
     from leveret.broker.delivery.publish_numbers import Origin
     from leveret.broker.queue.queue import Queue
@@ -113,7 +116,9 @@ def take(
             _remember_refused(queue, origin, taken, refused, last)
             return slow  # It is full, and has refused them.
         queue.drop_last_post()
-        if kind & OVERDUE:
+        if kind & (ACKNOWLEDGED | REJECTED):
+            _settle(queue, following, kind)
+        elif kind & OVERDUE:
             ttl_and_length.bury_last(queue, len(contents))
         refused = (refused & ~lacking) << max(last - taken, 0) if refused else 0
         taken = max(taken, last)
@@ -130,6 +135,19 @@ def take(
         pending.waiting += 1
         queue.await_block(pending)
     return slow
+
+
+def _settle(queue: Queue, first: int, kind: int) -> None:
+    """Settle the newest messages, which a client of another node was done with before they came."""
+    if queue.departure is not None:
+        return  # What is about to move is delivered once more where it will be.
+    for piece in reserve(queue, [(first, queue.next_seq - 1)]):
+        queue.settle_delivered(*piece) if kind & ACKNOWLEDGED else queue.discard(*piece)
+
+
+def taken_of(table: Mapping[bytes, bytes], producer: bytes) -> int:
+    """Return the highest number of a producer that a queue with this durable state has taken."""
+    return _read(table.get(PREFIX + producer))[0]
 
 
 def _read(mark: bytes | None) -> tuple[int, int]:

@@ -7,12 +7,17 @@ when that block is, as a message is: at the next start, at the next master and w
 that block left it. Whoever wants to be told puts a `Pending` among those that the queue's next block is awaited by.
 
 A queue that is not durable and has no mirrors has no log, and its table lasts as long as it does.
+
+Ranges of message numbers are kept with each range of neighbours as one entry, under its first number. Numbers are added
+in any order, and ranges that grow together become one entry.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from struct import Struct
+from typing import TYPE_CHECKING, Final
 
+from leveret.base.range_set import RangeSet
 from leveret.broker.delivery.confirms import NEVER, Pending
 from leveret.storage.format.queue_marks import fits
 
@@ -20,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leveret.broker.queue.queue import Queue
+
+NUMBER: Final = Struct(">Q")
 
 
 class DurableState:
@@ -120,3 +127,35 @@ class _Told:
 
     def on_complete(self, pending: Pending) -> None:
         self.then(not pending.refused and not self.queue.deleted)
+
+
+# -- Ranges ------------------------------------------------------------------------------------------------------------
+
+
+def note_range(state: DurableState, prefix: bytes, ranges: RangeSet, first: int, last: int) -> bool:
+    """Add a range. False: there is no room for it in the table; then it is in `ranges` alone."""
+    for start, _ in list(ranges.ranges(first, last + 1)):
+        if prefix + NUMBER.pack(start) in state.table:
+            state.set(prefix + NUMBER.pack(start), b"")
+    ranges.add(first, last)
+    start, end = ranges.around(first)
+    has_room = state.fits(prefix + NUMBER.pack(start), NUMBER.pack(end))
+    if has_room:
+        state.set(prefix + NUMBER.pack(start), NUMBER.pack(end))
+    return has_room
+
+
+def restore_ranges(state: DurableState, prefix: bytes) -> RangeSet:
+    ranges = RangeSet()
+    for key in _keys(state, prefix):
+        ranges.add(*NUMBER.unpack(key[len(prefix) :]), *NUMBER.unpack(state.table[key]))
+    return ranges
+
+
+def forget_ranges(state: DurableState, prefix: bytes) -> None:
+    for key in _keys(state, prefix):
+        state.set(key, b"")
+
+
+def _keys(state: DurableState, prefix: bytes) -> list[bytes]:
+    return [key for key in state.table if key.startswith(prefix) and len(key) == len(prefix) + NUMBER.size]

@@ -25,6 +25,7 @@ from leveret.metadata.model.refusals import resource
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.remote.spool_delivery import SpooledBatch, SpoolReader
 
 MAX_BYTES: Final = 1 << 30
 REMINDER_TICKS: Final = 60
@@ -58,7 +59,7 @@ class Figures(NamedTuple):
     queue: str
     vhost: str
     home: str  # The node of its queue.
-    state: str  # collecting, sending, waiting, empty
+    state: str  # collecting, delivering, sending, waiting, empty
     reason: str  # Why nothing is sent.
     messages: int
     bytes: int
@@ -66,6 +67,7 @@ class Figures(NamedTuple):
     sent: int  # This and what follows: since the node started.
     expired: int
     refused: int  # Publishes that it had no room for.
+    delivered: int  # Messages that clients of this node were given and are done with.
 
 
 class SpoolRegistry:
@@ -77,6 +79,7 @@ class SpoolRegistry:
         self.room_of: Callable[[str], int | None] = lambda node: UNLIMITED  # Free bytes on its disk; None: not known.
         self.by_target: dict[int, Spool] = {}
         self.active: dict[Spool, None] = {}  # Those with messages.
+        self.readers: dict[int, SpoolReader] = {}  # By target: who delivers what is in its spool to clients here.
         self.fronts: list[RemoteQueue] = []  # In place of queues led here, while there is no majority.
         self.stalled: dict[Spool, None] = {}  # Those whose link has no room.
         self.flights_left = FLIGHTS_AT_ONCE  # Batches that all spools may still send in this turn.
@@ -236,6 +239,29 @@ class SpoolRegistry:
             self.is_full = False
             self._note("info", "spools have room again")
 
+    # -- Delivering here -----------------------------------------------------------------------------------------
+
+    def begin_delivery(self, target: int, reader: SpoolReader) -> None:
+        """Have what is in a queue's spool, and comes there, delivered to clients of this node."""
+        self.readers[target] = reader
+        spool = self.by_target.get(target)
+        if spool is not None:
+            self.broker.dirty[spool] = None
+
+    def end_delivery(self, target: int, unseen: list[tuple[SpooledBatch, int, int]]) -> None:
+        """Deliver nothing more here. `unseen`: what was lent and not delivered."""
+        if self.readers.pop(target, None) is not None and target in self.by_target:
+            self.by_target[target].delivery.end(unseen)
+
+    def has_lent(self, target: int) -> bool:
+        """Returns whether clients of this node have messages of a spool in hand."""
+        return target in self.by_target and bool(self.by_target[target].delivery.lent)
+
+    def recall(self, target: int) -> None:
+        """Send on what clients of this node have in hand, too: nobody hears any more what they say of it."""
+        if target in self.by_target:
+            self.by_target[target].delivery.recall()
+
     # -- Sending on ----------------------------------------------------------------------------------------------
 
     def _target(self, spool: Spool) -> AnyQueue | None:
@@ -316,6 +342,7 @@ class SpoolRegistry:
             self._remind()  # Before they try again, which changes their state.
         for spool in self.active:
             spool.resting = False
+            spool.delivery.tick()
         self.wake()
         if self.short:
             self._survey()  # Else it would not be made when nothing waits for the node any more.
@@ -343,6 +370,8 @@ class SpoolRegistry:
         target = self._target(spool)
         reason = self._obstacle(spool, target) if spool.count else ""
         state = "collecting" if reason else "sending" if spool.count else "empty"
+        if spool.target in self.readers:
+            state = "delivering"
         if not reason and spool.count and target is not None:
             reason = self.shortage(target) or ("its queue refuses them" if spool.resting else "")
             state = "waiting" if reason else state
@@ -350,7 +379,7 @@ class SpoolRegistry:
         home = "" if target is None else target.spec.node
         return Figures(
             spool.spec.name, spool.spec.vhost, home, state, reason, spool.count, spool.content_bytes, oldest,
-            spool.sent, spool.expired, spool.turned_away,
+            spool.sent, spool.expired, spool.turned_away, spool.delivery.settled_count,
         )  # fmt: skip
 
     def _note(self, level: str, text: str) -> None:

@@ -46,6 +46,9 @@ otherwise the TTL begins when it enters the queue. Both are counted and logged.
 arrived. It has numbers already (see `outbox`), of another producer than the spool. It is kept with these: a mark says
 which messages of the spool have other numbers, and of which producer (`Borrowed`), and they are sent on with them.
 
+**Delivered here.** A spool whose queue is served by this node from a copy lends its messages to be delivered, and those
+that are acknowledged are not sent on (see `spool_delivery`).
+
 **What is not kept.** Publishes for queues that are exclusive or not durable: these may not outlive the partition.
 Publishes of named producers: they send again by themselves, and their own numbers detect duplicates. What there is no
 room for is refused.
@@ -67,10 +70,11 @@ from leveret.broker.queue.hold import Parked, park, unpark
 from leveret.broker.queue.queue import Queue
 from leveret.broker.queue.ttl_and_length import own_ttl_ms
 from leveret.broker.remote.outbox import Receipt
+from leveret.broker.remote.spool_delivery import TRANSIENT, SpoolDelivery, published_kind
 from leveret.metadata.model.records import QueueSpec
 from leveret.metadata.rules.ha_policy import is_stream
 from leveret.metadata.rules.queue_rules import REJECT_TO_DLX
-from leveret.storage.format.queue_block import EXPIRES, KEPT, OVERDUE, PERSISTENT, REDELIVERED
+from leveret.storage.format.queue_block import KEPT, OVERDUE, PERSISTENT, REDELIVERED
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
@@ -81,9 +85,6 @@ if TYPE_CHECKING:
     from leveret.metadata.rules.queue_rules import QueueRules
 
 SPOOL: Final = 1 << 62  # Set in the number under which the log has the spool of a queue.
-# No message of a spool was ever delivered, so the bit for that has another meaning in a spool's log: the message was
-# published as transient, and is to be transient in its queue.
-TRANSIENT: Final = REDELIVERED
 FLIGHT_BYTES: Final = 256 << 10
 FLIGHT_MESSAGES: Final = 4_096
 WINDOW_BYTES: Final = 1 << 20  # Limit of what is under way; half of the first credit, which leaves some for others.
@@ -126,7 +127,7 @@ class Spool(Queue):
     """The publishes that this node keeps for one queue."""
 
     __slots__ = (
-        "batches_under_way", "borrowed", "content_bytes", "doubtful", "expired", "flows", "fronts", "held",
+        "batches_under_way", "borrowed", "content_bytes", "delivery", "doubtful", "expired", "flows", "fronts", "held",
         "is_paced", "name", "previous", "refused", "resting", "sent", "spools", "target", "turned_away",
         "under_way_bytes", "under_way_count",
     )  # fmt: skip
@@ -136,6 +137,7 @@ class Spool(Queue):
         super().__init__(QueueSpec(SPOOL | target.id, target.vhost, target.name, node=node), spools.broker)
         self.spools = spools
         self.target = target.id
+        self.delivery = SpoolDelivery(self)
         self.fronts: list[RemoteQueue] = []  # What stands for the queue in its vhost here.
         self.name = b""
         self.content_bytes = 0
@@ -160,7 +162,7 @@ class Spool(Queue):
 
     @property
     def count(self) -> int:
-        return self.ready_count + self.under_way_count
+        return self.ready_count + self.under_way_count + self.delivery.lent_count
 
     @property
     def waiting_bytes(self) -> int:
@@ -194,7 +196,10 @@ class Spool(Queue):
                 self.borrowed.append(Borrowed(first, last, producer, number))
             else:
                 self.durable_state.set(key, b"")
-        if self.count:
+        self.delivery.restore()
+        if not self.count:
+            self.delivery.forget()
+        else:
             self.doubtful = self.next_seq - 1
             self.next_seq += LEAP
             self.content_bytes = self.host.measure(self, Wanted(1, self.next_seq)).bytes
@@ -286,8 +291,13 @@ class Spool(Queue):
     # -- Going out -----------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send messages to the queue, as many as possible."""
-        spools, heals = self.spools, self.spools.heals
+        """Send messages to the queue, as many as possible; or lend them to whoever delivers them here."""
+        spools, heals, reader = self.spools, self.spools.heals, self.delivery.reader
+        if reader is not None or self.delivery.patience:
+            self._stop()
+            if reader is not None:
+                self.delivery.lend(reader)
+            return
         while self.ready and not self.refused and not self.resting and self.under_way_bytes < WINDOW_BYTES:
             if not spools.flights_left:
                 spools.later.append(self)
@@ -336,13 +346,14 @@ class Spool(Queue):
     def _drop_expired(self, head: Span, count: int) -> None:
         """Drop expired messages of a queue without a dead-letter exchange."""
         batch, lo, hi = head.batch, head.lo, head.lo + count
-        self._take_first(head, count)
+        self.take_out(head, count)
         self.expired += count
         self.settle(batch, lo, hi)
         self._count(-sum(map(len, batch.contents[lo:hi])))
         self.spools.on_progress()
 
-    def _take_first(self, head: Span, count: int) -> None:
+    def take_out(self, head: Span, count: int) -> None:
+        """Take the first messages out of those that wait."""
         head.lo += count
         self.ready_count -= count
         if head.lo == head.hi:
@@ -354,7 +365,7 @@ class Spool(Queue):
         note = self._note_of(batch.first + lo)
         hi, kind = self._cut(head, overdue, note), batch.kinds[lo]
         forward = PendingForward(self, batch, lo, hi, overdue > 0)
-        self._take_first(head, hi - lo)
+        self.take_out(head, hi - lo)
         is_borrowed = note is not None and note.first <= forward.first
         producer, number = self.name, forward.first
         if note is not None and is_borrowed:
@@ -364,7 +375,7 @@ class Spool(Queue):
         self.batches_under_way += 1
         self.under_way_count += forward.count
         self.under_way_bytes += forward.size
-        kind = kind & EXPIRES if kind & TRANSIENT else kind & (EXPIRES | PERSISTENT)
+        kind = published_kind(kind) | self.delivery.note_at(forward.first, forward.last)[0]
         in_doubt = is_borrowed or forward.first <= self.doubtful
         if in_doubt and not is_stream(target.spec.arguments):  # A stream delivers only what is safe.
             kind |= REDELIVERED
@@ -386,6 +397,7 @@ class Spool(Queue):
             end = min(end, (note.last + 1 if note.first <= batch.first + lo else note.first) - batch.first)
         if batch.first + lo <= self.doubtful:
             end = min(end, self.doubtful - batch.first + 1)
+        end = min(end, self.delivery.note_at(batch.first + lo, batch.first + end - 1)[1] - batch.first + 1)
         for at in range(lo, end):
             size += len(batch.contents[at])
             if batch.kinds[at] != batch.kinds[lo] or (size > FLIGHT_BYTES and at > lo):
@@ -441,12 +453,55 @@ class Spool(Queue):
         self.previous.clear()
         while self.borrowed:
             self.durable_state.set(BORROWED + self.borrowed.popleft().first.to_bytes(8, "big"), b"")
+        self.delivery.forget()
         self._count(-self.content_bytes)  # What the log said at the start was an estimate.
         held, self.held = self.held, None
         self.spools.on_empty(self)
         target = self.spools.broker.queues_by_id.get(self.target)
         if held and target is not None:
             unpark(held, target)
+
+    # -- Lending -------------------------------------------------------------------------------------------------
+    # See `spool_delivery`.
+
+    def overdue(self, head: Span) -> int:
+        """Returns how many messages at the front have expired."""
+        target = self.spools.broker.queues_by_id.get(self.target)
+        return 0 if target is None else self._overdue(head, target)
+
+    def is_in_doubt(self, number: int) -> bool:
+        """Returns whether the queue may have this message."""
+        note = self._note_of(number)
+        return number <= self.doubtful or (note is not None and note.first <= number)
+
+    def numbers_of(self, first: int, last: int) -> tuple[bytes, int, int]:
+        """Returns the producer of a message, its number there, and up to which message both are so."""
+        note = self._note_of(first)
+        if note is not None and note.first <= first:
+            return note.producer, note.number + first - note.first, min(last, note.last)
+        if note is not None:
+            last = min(last, note.first - 1)
+        return self.name, first, min(last, self.doubtful) if first <= self.doubtful else last
+
+    def raise_doubt(self, number: int) -> None:
+        """Messages up to this one may have been delivered to a client."""
+        self.doubtful = max(self.doubtful, number)
+
+    def has_dead_letters(self) -> bool:
+        target = self.spools.broker.queues_by_id.get(self.target)
+        return target is not None and target.rules.dead_letter_exchange is not None
+
+    def settle_lent(self, span: Span) -> None:
+        """Messages that were lent are done with."""
+        self.settle(span.batch, span.lo, span.hi)
+        self._count(-sum(map(len, span.batch.contents[span.lo : span.hi])))
+        self.spools.on_progress()
+
+    def take_back(self, span: Span) -> None:
+        """Messages that were lent wait again."""
+        self.ready_count += span.count
+        self.put_back(span)
+        self.host.dirty[self] = None
 
     def oldest_ms(self) -> int:
         """Returns about when the first of its messages came."""

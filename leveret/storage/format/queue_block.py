@@ -16,7 +16,11 @@ EXPIRES = message_flags.EXPIRES
 SHARED = 4  # Other queues have the same content object in this batch: it is stored once.
 KEPT = 16  # It is confirmed already, so no limit may reject it. No meaning once it is in its queue.
 OVERDUE = 32  # It expired before it arrived: its queue only dead-letters it. Likewise.
-NOTED = REDELIVERED | EXPIRES | KEPT | OVERDUE
+# A client has acknowledged or rejected it while it was in a spool: its queue only takes its number. Likewise.
+ACKNOWLEDGED = 64
+REJECTED = 128
+PASSING = KEPT | OVERDUE | ACKNOWLEDGED | REJECTED  # No meaning once a message is in its queue.
+NOTED = REDELIVERED | EXPIRES | PASSING
 
 # A table for `bytes.translate`: keeps the flags that have a meaning outside the batch in which a message arrived.
 LASTING_KIND = bytes(kind & (PERSISTENT | REDELIVERED | EXPIRES) for kind in range(256))

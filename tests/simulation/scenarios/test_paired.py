@@ -25,6 +25,7 @@ def test_seeds_in_which_both_serve(seed: int) -> None:
     """They lose each other for so long that the one that waits hands out what it has (`scenarios.detached`)."""
     world = run(plan(seed, spooled=True))
     assert world.ledger.apart.delivered and world.ledger.apart.heard
+    assert world.ledger.apart.spooled and world.ledger.apart.settled
 
 
 def test_seeds_with_strategies() -> None:

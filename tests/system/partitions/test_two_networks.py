@@ -158,3 +158,64 @@ def test_the_node_that_is_alone_dies_and_what_it_acknowledged_stays_acknowledged
     alone.wait_until_ready()
     heal(pair)
     assert in_queue(pair) == sorted({*range(50), 100} - set(got[:10]))
+
+
+@pytest.mark.parametrize("master", ["leader", "other"])
+def test_what_is_published_at_the_node_that_is_alone_is_delivered_there(pair: Archipelago, master: str) -> None:
+    """Not marked, for nobody else has it; what is acknowledged never enters the queue, and the rest does once."""
+    _, alone = cut(pair, master)
+    reader = Reader(alone)
+    publish(alone, *range(100, 120))
+    reader.wait_for(*range(50), *range(100, 120))
+    assert [one for one in reader.seen if one[0] >= 100] == [(number, False) for number in range(100, 120)]
+    until(lambda: spooled(alone) == 0, "what was acknowledged is not kept any more")
+    reader.channel.connection.close()
+    publish(alone, *range(200, 210))
+    holder = alone.channel()
+    holder.basic_qos(prefetch_count=5)
+    held: list[int] = []
+    holder.basic_consume(QUEUE, lambda _, method, properties, body: held.append(int(body)))
+
+    def has_five() -> bool:
+        holder.connection.process_data_events(0.05)
+        return len(held) == 5
+
+    until(has_five, "5 messages come")
+    assert held == list(range(200, 205))
+    holder.basic_ack(2, multiple=True)
+    until(lambda: spooled(alone) == 8, "two of them are gone")
+    holder.connection.close()
+    heal(pair)
+    there = Reader(pair[0])
+    there.wait_for(*range(202, 210))
+    there.channel.connection.close()
+    assert there.seen == [(number, number < 207) for number in range(202, 210)]  # Two more came for those two.
+    assert in_queue(pair) == []
+
+
+def test_the_node_that_is_alone_dies_and_what_it_delivered_out_of_its_spool_comes_once_more(pair: Archipelago) -> None:
+    """Marked, unless it was acknowledged; then it does not come again."""
+    _, alone = cut(pair, "leader")
+    publish(alone, *range(100, 120))
+    reader = alone.channel()
+    reader.basic_qos(prefetch_count=60)
+    got: list[int] = []
+    reader.basic_consume(QUEUE, lambda _, method, properties, body: got.append(int(body)))
+
+    def has_all() -> bool:
+        reader.connection.process_data_events(0.05)
+        return len(got) == 60
+
+    until(has_all, "60 messages come")
+    reader.basic_ack(55, multiple=True)
+    until(lambda: spooled(alone) == 15, "five of the new ones are acknowledged")
+    alone.channel(confirms=True).basic_publish("", QUEUE, b"200", PERSISTENT)  # So the disk has that, too.
+    alone.kill()
+    alone.spawn()
+    pair.network.heal()
+    alone.wait_until_ready()
+    heal(pair)
+    there = Reader(pair[0])
+    there.wait_for(*range(105, 120), 200)
+    there.channel.connection.close()
+    assert sorted(there.seen) == [(number, True) for number in (*range(105, 120), 200)]

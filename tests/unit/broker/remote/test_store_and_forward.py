@@ -615,7 +615,7 @@ def test_autoheal_has_the_queue_send_dead_letters(cluster: Cluster) -> None:
         member.broker.wall_ms += 700
     client.take()
     join(cluster)
-    assert waiting(cluster) == [b"0"] and figures(cluster)[5:] == (0, 0, 0, 0, 3, 0)
+    assert waiting(cluster) == [b"0"] and figures(cluster)[5:] == (0, 0, 0, 0, 3, 0, 0)
     dead = cluster["b"].queue("dead")
     contents = [content for entry in dead.ready for content in entry.batch.contents[entry.lo : entry.hi]]  # type: ignore[union-attr]
     assert [content[-2:-1] for content in contents] == [b"1", b"2", b"3"]
