@@ -182,6 +182,11 @@ function troubles() {
     if (paused) found.push(["bad", "Paused:", `${app.node(name)} serves no clients until it is in contact with enough nodes.`]);
     if (maintenance) found.push(["warn", "In maintenance:", `${app.node(name)} serves no clients and is no queue's master (${maintenance}).`]);
   }
+  if (news.detached?.queues) {
+    const { queues, served } = news.detached;
+    const names = served.slice(0, 5).map((one) => one.name).join(", ") + (queues > 5 ? ", …" : "");
+    found.push(["warn", "Detached:", `${app.node(news.node)} serves ${number(queues)} ${queues === 1 ? "queue" : "queues"} from its copies, marked as redelivered, until it reaches the other node: ${names}.`]);
+  }
   if (news.spooled) {
     found.push(["warn", "Spool:", `${app.node(news.node)} stores ${number(news.spooled)} messages for queues that it cannot reach.`]);
   }

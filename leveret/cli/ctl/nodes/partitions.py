@@ -39,6 +39,21 @@ def waiting_lines(waiting: dict[str, Any]) -> list[str]:
     return lines
 
 
+def detached_lines(served: dict[str, Any]) -> list[str]:
+    """Say what a node delivers from its copies, and what it has still to tell their masters."""
+    lines = []
+    if served.get("queues"):
+        names = [one["name"] for one in served.get("served", ())[:QUEUES_SHOWN]]
+        more = ", …" if len(names) < served["queues"] else ""
+        lines.append(
+            f"Serves {served['queues']} queues from its copies, whose masters it cannot reach: "
+            f"{served['messages']} messages are ready ({', '.join(names)}{more})"
+        )
+    if served.get("settled"):
+        lines.append(f"Acknowledged or rejected here, and not known to the master: {served['settled']} messages")
+    return lines
+
+
 def local_lines(seen: dict[str, Any]) -> list[str]:
     """One node's view."""
     whose = "from the configuration" if seen["set_by"] == "configuration" else "set for the whole cluster"
@@ -48,7 +63,8 @@ def local_lines(seen: dict[str, Any]) -> list[str]:
     lines += [f"Out of contact: {lost_text(one)}" for one in seen["unreachable"]]
     if seen.get("waiting_for"):
         lines += waiting_lines(seen["waiting_for"])
-    kept = seen.get("spooled", {})  # A node of an older version does not tell.
+    lines += detached_lines(seen.get("detached", {}))  # A node of an older version does not tell.
+    kept = seen.get("spooled", {})
     if kept.get("queues"):
         lines.append(
             f"Spooled for {kept['queues']} unreachable queues: {kept['messages']} messages, the oldest for "

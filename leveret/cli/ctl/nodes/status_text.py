@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from leveret.cli.ctl.nodes.partitions import handling_text, local_lines, lost_text, waiting_lines
+from leveret.cli.ctl.nodes.partitions import detached_lines, handling_text, local_lines, lost_text, waiting_lines
 
 Style = Callable[[str], str]
 NONE = "(none)"
@@ -64,6 +64,8 @@ def _partitions(status: dict[str, Any]) -> list[str]:
         lines += [f"Node {name} is out of contact with {lost_text(one)}" for one in lost]
     for name, waiting in status.get("waiting_for", {}).items():
         lines += [f"Node {name}: {line}" for line in waiting_lines(waiting)]
+    for name, served in status.get("detached", {}).items():
+        lines += [f"Node {name}: {line}" for line in detached_lines(served)]
     return lines + [f"Node {name} is paused and serves no clients" for name in status["paused_nodes"]]
 
 

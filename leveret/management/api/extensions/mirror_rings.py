@@ -90,6 +90,7 @@ class RingHandlers(OwnPathHandlers):
             "witnesses": [
                 {"name": one.name, "running": one.running, "voter": one.voter} for one in cluster.attending()
             ],
+            "detached": self.node.broker.detachment.figures(),
             "spooled": sum(spool.count for spool in self.node.broker.spools.active),
             "alarms": [
                 {"node": name, "resource": resource} for name in sorted(short) for resource in sorted(short[name])

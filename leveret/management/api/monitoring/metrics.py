@@ -477,6 +477,7 @@ def _partitions(control: Control) -> list[Figure]:
     """Return metrics about unreachable nodes, and whether this node is paused."""
     seen, now_ms = control.node.pausing.partitions, time.time() * 1000
     paused_s = 0 if seen.paused_ms is None else max(0.0, now_ms - seen.paused_ms) / 1000
+    served = control.node.broker.detachment.figures()
     lost = [(f'peer="{_label(name)}"', max(0.0, now_ms - loss.since_ms) / 1000) for name, loss in seen.lost.items()]
     found = [
         ("alarms_partition_paused", UNTYPED, "is 1 if the node is paused by a partition and serves nobody",
@@ -485,6 +486,11 @@ def _partitions(control: Control) -> list[Figure]:
         ("partition_pauses_total", COUNTER, "How often the node was paused", _one(seen.pauses)),
         ("unreachable_peers", GAUGE, "Nodes of the cluster that this one is out of contact with", _one(len(lost))),
         ("unreachable_peer_seconds", GAUGE, "For how long, for each of them", [Sample(*one) for one in sorted(lost)]),
+        ("detached_queues", GAUGE, "Queues that the node serves from its copies, out of reach of their masters",
+         _one(served["queues"])),
+        ("detached_messages", GAUGE, "Messages that are ready there", _one(served["messages"])),
+        ("detached_settled", GAUGE, "Messages settled there that their masters have still to be told of",
+         _one(served["settled"])),
     ]  # fmt: skip
     witnesses = control.node.cluster.attending()
     if witnesses:
@@ -538,6 +544,8 @@ def _spools(control: Control) -> list[Figure]:
         ("spool_limit_bytes", GAUGE, "How large they may be in all", spools.content_bytes_max),
         ("spool_oldest_seconds", GAUGE, "Age of the oldest of them", max((one.oldest for one in told), default=0)),
         ("spool_sent_total", COUNTER, "Messages sent on to their queues", sum(one.sent for one in told)),
+        ("spool_delivered_total", COUNTER, "Messages that clients of this node were given and are done with",
+         sum(one.delivered for one in told)),
         ("spool_expired_total", COUNTER, "Messages dropped because their time was up",
          sum(one.expired for one in told)),
         ("spool_dropped_total", COUNTER, "Messages dropped because their queue was deleted", spools.dropped),

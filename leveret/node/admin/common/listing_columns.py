@@ -48,6 +48,7 @@ CONSUMERS: Final = (
 )  # fmt: skip
 SPOOLS: Final = (
     "node", "queue", "vhost", "home", "state", "reason", "messages", "bytes", "oldest", "sent", "expired", "refused",
+    "delivered",
 )  # fmt: skip
 RETAINED_MESSAGES: Final = ("topic", "qos", "payload_bytes", "payload", "expires_in")
 MQTT_SESSIONS: Final = (

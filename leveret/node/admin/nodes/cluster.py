@@ -239,6 +239,11 @@ async def cluster_status(control: Control) -> Any:
         "partitions": partitions.parted(seen, running),
         "unreachable": {name: one["unreachable"] for name, one in seen.items() if one["unreachable"]},
         "waiting_for": {name: one["waiting_for"] for name, one in seen.items() if one.get("waiting_for")},
+        "detached": {
+            name: one["detached"]
+            for name, one in seen.items()
+            if any(one.get("detached", {}).get(key) for key in ("queues", "settled"))
+        },
         "paused_nodes": [name for name, one in seen.items() if one["paused_since_ms"] is not None],
         "partition_handling": {name: one["handling"] for name, one in seen.items()},
         "ram_nodes": [],
