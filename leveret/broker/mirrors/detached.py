@@ -22,7 +22,9 @@ delivery from a copy is marked as redelivered. And so is each at the other node:
 ring, and a new master whose ring is not whole, marks all messages that it has (`mark_shown`). To notice the loss takes
 that node a moment, so a copy is not served for the first `DUE_TICKS` seconds. The record says, on disk before the first
 delivery, up to which number messages may have been delivered; so the next master marks them even if the other node
-never noticed anything, because it was dead.
+never noticed anything, because it was dead. A proof that the other node is dead does not spare the marks: that node may
+have served its copy before it died, while this one was frozen and had noticed nothing. Its record would tell, but only
+its own log has that.
 
 **Failures.**
 - This node dies before an acknowledgement is synced: the master has the message, marked, and delivers it again. After
