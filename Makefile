@@ -65,10 +65,10 @@ node-clients:
 	    echo "node-clients: npm could not install amqplib, so the tests with it are skipped"; \
 	fi
 
-# Clients in C, Go and Java, and the specification that txAMQP reads, as Debian has them. The tests with those that are
-# missing are skipped, and say so.
+# Clients in C, Go and Java, those of Mosquitto, and the specification that txAMQP reads, as Debian has them. The tests
+# with those that are missing are skipped, and say so.
 DEBIAN_CLIENTS := amqp-tools amqp-specs golang-go golang-github-rabbitmq-amqp091-go-dev librabbitmq-client-java \
-    libslf4j-java
+    libslf4j-java mosquitto-clients
 debian-clients:
 	@if dpkg --status $(DEBIAN_CLIENTS) >/dev/null 2>&1; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \

@@ -85,6 +85,14 @@ _ORDER: Final = tuple(Life)
 class Connection:
     """One client."""
 
+    __slots__ = (
+        "blocked", "broker", "busy", "client_id", "client_packet_max", "close_reason", "closed", "connected_ms",
+        "crowded_queue", "deliveries", "has_published", "held", "keep_alive_s", "later", "life", "limits",
+        "login_part", "number", "on_entered", "on_released", "output", "packet_max", "peer", "publisher",
+        "received_bytes", "received_count", "received_ms", "received_since_tick", "rest", "session", "spreads",
+        "subscriptions", "ticked_ms", "user", "version", "vhost", "waits", "was_asked_to_close",
+    )  # fmt: skip
+
     def __init__(self, broker: Broker, peer: Peer, limits: MqttLimits) -> None:
         self.broker = broker
         self.number = broker.number_connection()

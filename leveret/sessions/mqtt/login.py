@@ -215,7 +215,8 @@ class MqttLogin:
             return
         session = answer.session
         if connection.closed:
-            connection.broker.client_ids.release(session.vhost, session.client_id, session.epoch, True)
+            # The client never had its CONNACK, so its will is none yet.
+            connection.broker.client_ids.release(session.vhost, session.client_id, session.epoch, False)
             return
         assert connect is not None and connection.session is not None
         self.claimed, self.epoch, self.is_present = session, session.epoch, answer.is_present

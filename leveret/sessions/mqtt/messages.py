@@ -60,6 +60,7 @@ class Message:
     retain: bool = False
     retained: bool = False
     publisher: str = ""
+    is_told: bool = True  # By the routing key alone.
     properties: Properties = field(default_factory=dict)
     expires_ms: int | None = None  # After it came; and when that was, if it is known.
     published_ms: int | None = None
@@ -182,7 +183,8 @@ def from_content(routing_key: bytes, content: bytes) -> Message | None:
         return None
     qos = table.get(QOS)
     level = qos.value if qos is not None and qos.value in (0, 1, 2) else None
-    message = Message(topic, level, RETAIN in table, RETAINED in table, _text(table, PUBLISHER) or "")
+    publisher, is_told = _text(table, PUBLISHER) or "", TOPIC not in table
+    message = Message(topic, level, RETAIN in table, RETAINED in table, publisher, is_told)
     _read_properties(message, found, table)
     return message
 

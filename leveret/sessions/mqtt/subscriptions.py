@@ -128,11 +128,12 @@ class Subscriptions:
             identifiers = (options.identifier,) if options.identifier else ()
             return Granted(options.qos, options.retain_as_published, identifiers)
         own = message.publisher == self.connection.client_id
-        found = [
-            one
-            for _, _, one in self.index.find(message.topic)
-            if (one.qos > 0) == is_high and not (own and one.no_local)
-        ]
+        matching = [one for _, _, one in self.index.find(message.topic) if not (own and one.no_local)]
+        found = [one for one in matching if (one.qos > 0) == is_high]
+        if not found and message.is_told and not message.topic.startswith("$"):
+            # It came while the subscription had another QoS, and must not be lost. For other topics, what is in this
+            # queue may be in the right one, too: see `routing_keys`.
+            found = matching
         if not found:
             return None
         return Granted(

@@ -174,6 +174,18 @@ def test_the_highest_qos_of_overlapping_filters(world: World) -> None:
     assert got.qos == 2 and sorted(got.properties[Prop.SUBSCRIPTION_ID]) == [1, 2]
 
 
+def test_nothing_is_lost_by_another_qos(world: World) -> None:
+    client = connected(world, properties={Prop.RECEIVE_MAXIMUM: 1, **LASTING})
+    client.subscribe("a", qos=1)
+    publisher = connected(world, "p")
+    for number in range(3):
+        publisher.publish("a", b"%d" % number, 1)
+    (first,) = publishes(client.heard())
+    assert messages(client.subscribe("a", qos=0)) == []
+    assert messages(client.send(ack(p.PUBACK, first))) == [("a", b"1", 0), ("a", b"2", 0)]
+    assert messages(publisher.publish("a", b"3", 1) + client.heard()) == [("a", b"3", 0)]
+
+
 def test_no_local(world: World) -> None:
     client, other = connected(world), connected(world, "o")
     client.subscribe("a", no_local=True)
