@@ -280,7 +280,12 @@ def _add_witness(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _add_cluster(commands: argparse._SubParsersAction[Parser]) -> None:
-    cluster = commands.add_parser("cluster", help="run a whole cluster on this machine", allow_abbrev=False)
+    cluster = commands.add_parser(
+        "cluster",
+        help="run a whole cluster on this machine",
+        description="Runs a whole cluster on this machine. Example: leveret cluster start --nodes 3 --data /tmp/hares",
+        allow_abbrev=False,
+    )
     actions = cluster.add_subparsers(dest="action", metavar="ACTION", required=True)
     start = actions.add_parser(
         "start",
@@ -295,11 +300,17 @@ def _add_cluster(commands: argparse._SubParsersAction[Parser]) -> None:
     start.add_argument("--base-port", metavar="PORT", help="AMQP port of the first node, 0 for any free ports (5672)")
     start.add_argument("--cluster-base-port", metavar="PORT", help="cluster port of the first (base port + 20000)")
     start.add_argument("--management-base-port", metavar="PORT", help="HTTP port of the first (base port + 10000)")
-    stop = actions.add_parser("stop", help="stop all nodes, from another terminal", allow_abbrev=False)
+    stop = actions.add_parser(
+        "stop",
+        help="stop all nodes, from another terminal",
+        description="Stops all nodes, and waits until they have ended. Example: leveret cluster stop --data /tmp/hares",
+        allow_abbrev=False,
+    )
     status = actions.add_parser(
         "status",
         help="show which nodes are running, and where",
-        description="Prints a line for each node. Exit code 69 if one of them is not running.",
+        description="Prints a line for each node. Exit code 69 if one of them is not running. Example: leveret cluster"
+        " status --data /tmp/hares",
         allow_abbrev=False,
     )
     for action in (start, stop, status):
@@ -307,7 +318,12 @@ def _add_cluster(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _add_config(commands: argparse._SubParsersAction[Parser]) -> None:
-    config = commands.add_parser("config", help="check a configuration file", allow_abbrev=False)
+    config = commands.add_parser(
+        "config",
+        help="check a configuration file",
+        description="Checks a configuration file. Example: leveret config check /etc/rabbitmq/rabbitmq.conf",
+        allow_abbrev=False,
+    )
     actions = config.add_subparsers(dest="action", metavar="ACTION", required=True)
     check = actions.add_parser(
         "check",
@@ -323,7 +339,13 @@ def _add_config(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _add_log(commands: argparse._SubParsersAction[Parser]) -> None:
-    log = commands.add_parser("log", help="check or repair the stored messages of a stopped node", allow_abbrev=False)
+    log = commands.add_parser(
+        "log",
+        help="check or repair the stored messages of a stopped node",
+        description="Checks or repairs the stored messages of a stopped node. Example: leveret log check"
+        " /var/lib/leveret/one",
+        allow_abbrev=False,
+    )
     actions = log.add_subparsers(dest="action", metavar="ACTION", required=True)
     check = actions.add_parser(
         "check",

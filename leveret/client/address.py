@@ -35,7 +35,7 @@ def parse_uri(text: str) -> Address:
     except ValueError as error:
         raise BadUri(f"{text}: {error}") from None
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
-        raise BadUri(f"{text}: give amqp://user:password@host:port/vhost, or amqps:// for TLS")
+        raise BadUri(f"{text}: use amqp://user:password@host:port/vhost, or amqps:// for TLS")
     if parts.query:
         raise BadUri(f"{text}: parameters in the address ({parts.query}) are not supported")
     vhost = unquote(parts.path[1:]) if len(parts.path) > 1 else "/"
@@ -67,4 +67,4 @@ def read_uri(text: str) -> Address:
     try:
         return parse_uri(found)
     except BadUri:
-        raise BadUri(f"{where} is none: amqp://user:password@host:port/vhost is meant, or amqps:// for TLS") from None
+        raise BadUri(f"{where} is not valid: use amqp://user:password@host:port/vhost, or amqps:// for TLS") from None

@@ -21,10 +21,10 @@ def context(
 def problem(error: OSError) -> str:
     """Returns why a connection could not be made, for people."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"{error.verify_message}. --cacert says whom to trust; --insecure trusts anybody"
+        return f"{error.verify_message}. Use --cacert to name a CA to trust, or --insecure to accept any certificate"
     reason: str | None = getattr(error, "reason", None)  # Only errors of TLS have one.
     if reason == "WRONG_VERSION_NUMBER":
-        return "no TLS is spoken there"
+        return "the server does not use TLS there"
     if reason:
         return f"TLS: {reason.replace('_', ' ').lower()}"
     return error.strerror or str(error)

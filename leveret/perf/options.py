@@ -58,13 +58,13 @@ def to_options(parsed: argparse.Namespace, run: str) -> Options:
     if not parsed.publishers and not parsed.consumers:
         raise ValueError("no publishers and no consumers: there is nothing to do")
     if parsed.exchange == "" and (parsed.type is not None):
-        raise ValueError("--type is the type of an --exchange, and none is named")
+        raise ValueError("--type needs an --exchange")
     if parsed.exchange == "" and parsed.routing_key is not None:
-        raise ValueError("--routing-key needs an --exchange: the default exchange goes by the names of queues")
+        raise ValueError("--routing-key needs an --exchange: the default exchange routes by the names of queues")
     if parsed.queue is not None and (parsed.queues or 1) != 1:
-        raise ValueError("--queue names one queue; for several, give --pattern and --queues")
+        raise ValueError("--queue names one queue; for several, use --pattern and --queues")
     if parsed.predeclared and parsed.queue is None and parsed.pattern is None:
-        raise ValueError("--predeclared needs --queue or --pattern: which queues are there?")
+        raise ValueError("--predeclared needs --queue or --pattern, the names of the queues")
     if parsed.predeclared and parsed.queue_args:
         raise ValueError("--queue-args are for queues that are declared, not for --predeclared ones")
     _check_ledger(parsed)
@@ -103,23 +103,23 @@ def _check_ledger(parsed: argparse.Namespace) -> None:
     if parsed.ledger is None:
         return
     if parsed.exchange:
-        raise ValueError("--ledger says to which queue a message went, so it needs the default exchange")
+        raise ValueError("--ledger records the queue of each message, so it needs the default exchange")
     if parsed.publishers and parsed.confirm is None:
-        raise ValueError("--ledger notes what is confirmed: give --confirm")
+        raise ValueError("--ledger records what is confirmed, so it needs --confirm")
     if parsed.publishers and parsed.size < NAMED_BYTES_MIN:
-        raise ValueError(f"--ledger needs room for a name in each message: give --size {NAMED_BYTES_MIN} or more")
+        raise ValueError(f"--ledger needs room for a number in each message: use --size {NAMED_BYTES_MIN} or more")
 
 
 def _tls(parsed: argparse.Namespace, addresses: tuple[Address, ...]) -> ssl.SSLContext | None:
     given = [f"--{name}" for name in ("cacert", "cert", "key", "insecure") if getattr(parsed, name)]
     if not any(address.tls for address in addresses):
         if given:
-            raise ValueError(f"{given[0]} is for TLS: give an address that begins with amqps://")
+            raise ValueError(f"{given[0]} is for TLS: use an address that begins with amqps://")
         return None
     if parsed.key is not None and parsed.cert is None:
-        raise ValueError("--key is that of a --cert, and none is named")
+        raise ValueError("--key needs a --cert")
     if parsed.insecure and parsed.cacert is not None:
-        raise ValueError("--insecure trusts anybody, --cacert says whom to trust: give one of them")
+        raise ValueError("use either --insecure or --cacert")
     try:
         return context(parsed.cacert, parsed.cert, parsed.key, parsed.insecure)
     except OSError as error:

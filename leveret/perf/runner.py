@@ -212,7 +212,7 @@ class Driver:
             try:
                 self._finish(selector)
             except KeyboardInterrupt:
-                self.result.errors.append("interrupted before all was confirmed")
+                self.result.errors.append("interrupted before everything was confirmed")
         self._sum_up()
         return self.result
 

@@ -59,9 +59,9 @@ def test_over_tls(server: Server, certificates: Path, capsys: pytest.CaptureFixt
     assert (code, found["summary"]["received"]) == (0, 1_000)
 
     code, _, said = perf(capsys, *uri, *shown)
-    assert (code, "--cacert says whom to trust" in said) == (1, True)
+    assert (code, "Use --cacert to name a CA" in said) == (1, True)
     code, _, said = perf(capsys, "--uri", f"amqps://127.0.0.1:{server.port}", *trusted)
-    assert (code, "no TLS is spoken there" in said) == (1, True)
+    assert (code, "the server does not use TLS there" in said) == (1, True)
     code, _, said = perf(capsys, *uri, *trusted)  # Nothing to show.
     assert code == 1 and "certificate" in said
 
@@ -71,8 +71,8 @@ def test_over_tls(server: Server, certificates: Path, capsys: pytest.CaptureFixt
     [
         ("--cacert ca", "--cacert is for TLS"),
         ("--insecure --uri amqp://x", "--insecure is for TLS"),
-        ("--key k --uri amqps://x", "--key is that of a --cert"),
-        ("--insecure --cacert ca --uri amqps://x", "give one of them"),
+        ("--key k --uri amqps://x", "--key needs a --cert"),
+        ("--insecure --cacert ca --uri amqps://x", "use either --insecure or --cacert"),
         ("--cacert /nowhere/ca --uri amqps://x", "/nowhere/ca: No such file or directory"),
     ],
 )

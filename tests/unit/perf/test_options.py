@@ -48,7 +48,7 @@ def test_how_many_copies() -> None:
     ("words", "text"),
     [
         ("-x 0 -y 0", "nothing to do"),
-        ("-t fanout", "--type is the type of an --exchange"),
+        ("-t fanout", "--type needs an --exchange"),
         ("-k a", "--routing-key needs an --exchange"),
         ("-u q --queues 2", "--queue names one queue"),
         ("-p", "--predeclared needs --queue"),
