@@ -56,7 +56,7 @@ def test_how_many_copies() -> None:
         ("--pattern q --queues 2", "has no single %d"),
         ("--pattern q%d%d", "has no single %d"),
         ("--queues 100001", "at most 100000 queues"),
-        ("--uri http://x", "give amqp://"),
+        ("--uri http://x", "use amqp://"),
         ("--uri amqp://x:y", "Port could not be cast"),
         ("--uri amqp://x/?heartbeat=1", "parameters in the address"),
     ],
