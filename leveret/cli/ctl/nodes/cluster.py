@@ -123,8 +123,8 @@ def forget_cluster_node(session: Session, given: Given) -> Output:
     if given.flag("offline"):
         raise Failed(
             USAGE,
-            "--offline is not offered: without a majority nobody can know what the others agreed on. Start the nodes "
-            "that are left; if a majority is lost for good, use force_boot on one and let the others join it anew",
+            "--offline is not offered: without a majority, no node can know what the others agreed on. Start the nodes "
+            "that are left; if the majority is lost for good, run force_boot on one and let the others join it again",
             VALIDATION,
         )
     session.banner(f"Removing node {given.words[0]} from the cluster")
