@@ -164,10 +164,10 @@ def test_a_node_that_runs_already_is_not_started_twice(tmp_path: Path, capsys: p
     (tmp_path / "leveret2").mkdir()
     with folder_lock(str(tmp_path / "leveret2")):
         assert main(["cluster", "start", "--data", str(tmp_path)]) == 69
-        assert "leveret2@localhost runs already" in capsys.readouterr().err
+        assert "leveret2@localhost is already running" in capsys.readouterr().err
         write_plan(planned()._replace(folder=str(tmp_path)))
         assert main(["cluster", "stop", "--data", str(tmp_path)]) == 69
-        assert "leveret2@localhost still runs" in capsys.readouterr().err
+        assert "leveret2@localhost is still running" in capsys.readouterr().err
 
 
 # Real nodes
@@ -241,7 +241,7 @@ def test_a_cluster_is_started_loses_a_node_is_stopped_and_goes_on(run: Run) -> N
     kill = run.line("kill -9 ")
     os.kill(int(kill.split()[2]), signal.SIGKILL)
     assert "was killed by SIGKILL" in run.line("leveret1@localhost (pid ")
-    run.line("start it again with:")
+    run.line("to start it again:")
     command = ["leveret", *shlex.split(run.line(""))[1:]]
     again = subprocess.Popen(
         [sys.executable, "-m", *command],
@@ -272,7 +272,7 @@ def test_a_cluster_is_started_loses_a_node_is_stopped_and_goes_on(run: Run) -> N
             check=True,
         )
     assert refused.value.returncode == 69
-    assert "is running already" in refused.value.stderr
+    assert "is already running" in refused.value.stderr
     status = [sys.executable, "-m", "leveret", "cluster", "status", "--data", str(run.data)]
     shown = subprocess.run(status, env=run.environment, capture_output=True, text=True, check=True).stdout
     assert [line.split("  ")[-1].partition(",")[0] for line in shown.splitlines()] == ["running"] * 3

@@ -222,7 +222,7 @@ def test_a_cluster_port_with_tls(
         local_registry.withdraw("leveret@localhost", server.pid)
         address = ["--port", str(server.cluster_port), "--cookie-file", str(server.data / "cookie"), "ping", "-q"]
         assert main(address) == 69
-        assert "with TLS?" in capsys.readouterr().err
+        assert "Does it need TLS?" in capsys.readouterr().err
         files = ["--tls-cert-file", f"{tmp_path}/node.pem", "--tls-key-file", f"{tmp_path}/node.key"]
         assert main([*address, *files, "--tls-ca-cert-file", f"{tmp_path}/node.pem"]) == 0
     finally:

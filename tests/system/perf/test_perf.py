@@ -258,8 +258,8 @@ def test_a_ledger_has_no_message_that_was_nacked(perf: Perf, subject: Broker, tm
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ("-s 64", "give --confirm"),
-        ("-c 10", "give --size 24 or more"),
+        ("-s 64", "needs --confirm"),
+        ("-c 10", "use --size 24 or more"),
         ("-c 10 -s 64 -e x", "needs the default exchange"),
     ],
 )
