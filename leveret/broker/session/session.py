@@ -475,7 +475,8 @@ class Session:
         if known is None:
             vhost.resolve(arguments, route)
             known = route
-        known.writers.add(login.user)
+        if not login.variables:  # Otherwise another client of the user may not be allowed the same.
+            known.writers.add(login.user)
         return known
 
     def queues_of(self, route: Route, content: bytes, further: Sequence[str] = ()) -> tuple[AnyQueue, ...]:

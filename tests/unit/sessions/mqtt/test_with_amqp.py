@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from leveret.protocol.mqtt import packets as k
 from leveret.protocol.mqtt import properties as p
@@ -108,6 +109,20 @@ def test_keys_that_are_no_topics(world: World) -> None:
     assert messages(subscriber.heard()) == [("a.b/c", b"x", 1)]
     assert subscriber.connection.deliveries.dropped == 4
     assert world.queue("mqtt-subscription-cqos1").ready_count == 0
+
+
+def test_what_a_client_id_allows_is_not_allowed_to_amqp(world: World) -> None:
+    guest = world.metadata.users["guest"]
+    world.apply(c.PutUser("u", guest.password_hash, guest.hashing))
+    world.apply(c.SetPermissions("u", "/", ".*", ".*", ".*"))
+    world.apply(c.SetTopicPermissions("u", "/", "amq.topic", "^{client_id}", ".*"))
+    subscriber = connected(world, "s")
+    subscriber.subscribe("me/x")
+    connected(world, "me", username="u").publish("me/x", b"mine")
+    client = world.client(user="u")
+    client.publish("me.x", b"theirs", "amq.topic")
+    assert any(isinstance(one, m.ChannelClose) and one.reply_code == 403 for one in client.methods())
+    assert messages(subscriber.heard()) == [("me/x", b"mine", 0)]
 
 
 def test_large_bodies(world: World) -> None:
