@@ -33,7 +33,7 @@ from simulation.plan import STEPS, Plan
 from simulation.world import START_S, Violation, World, quiet
 
 if TYPE_CHECKING:
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
     from leveret.metadata.model.refusals import Refusal
     from leveret.node.node import Node
     from leveret.storage.format.queue_block import Run
@@ -160,7 +160,7 @@ class LeasedWorld(World):
 
         machine.loop.call_soon(begin)
 
-    def _question(self, reader: Reader, what: str) -> tuple[Callable[[Queue, Callable[[Any], None]], None], int]:
+    def _question(self, reader: Reader, what: str) -> tuple[Callable[[LocalQueue, Callable[[Any], None]], None], int]:
         """Returns how to ask, and up to which place everything is certainly settled by the answer."""
         dice, name, view = self.lease_dice, reader.name, reader.view
         if what == "open":

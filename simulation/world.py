@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.node.cluster.consensus import AdminError
 from leveret.node.cluster.membership import Cluster
 from simulation.checkers.answer_checker import AnswerChecker
@@ -490,7 +490,7 @@ class World:
         for machine in self.machines:
             there = machine.server.node if machine.serving and machine.server is not None else None
             found = None if there is None else there.broker.vhosts["/"].queues.get(queue)
-            if there is None or machine.loop is None or machine is to or not isinstance(found, Queue):
+            if there is None or machine.loop is None or machine is to or not isinstance(found, LocalQueue):
                 continue
             over = self.ledger.on_moving(queue)
             task = machine.loop.create_task(there.move(found, to.node_name))

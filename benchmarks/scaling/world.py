@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.metadata.model.commands import Command, DeclareQueue, SetPolicy
 from leveret.node.config.settings import LogForm, Settings
 from leveret.node.node import Node
@@ -227,7 +227,7 @@ class Plant:
         began = time.thread_time()
         self._looked_at[machine.name] = now
         queues = node_of(machine).broker.vhosts["/"].queues
-        for name in [name for name in self.pending if isinstance(queues.get(name), Queue)]:
+        for name in [name for name in self.pending if isinstance(queues.get(name), LocalQueue)]:
             del self.pending[name]
             self.served_at.append(now)
         self.meter.extra_s -= time.thread_time() - began

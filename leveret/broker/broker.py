@@ -36,6 +36,7 @@ from leveret.broker.mirrors.manager import MirrorManager
 from leveret.broker.policy_refresh import PolicyRefresh
 from leveret.broker.queue.features import Features
 from leveret.broker.queue.hold import release
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.broker.queue.queue import Queue
 from leveret.broker.remote.client_end import FROM_OWNER_END, ClientEnd
 from leveret.broker.remote.direct_reply_to import DirectReplyTo
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from leveret.broker.firehose import Firehose
     from leveret.broker.mirrors.member_changes import MemberChanges
     from leveret.broker.node_interface import NodeInterface
+    from leveret.broker.queue.paging import Paging
     from leveret.broker.session.session import Client, Session
     from leveret.metadata.model.records import Binding, QueueSpec
     from leveret.metadata.rules.queue_rules import QueueRules
@@ -76,7 +78,7 @@ if TYPE_CHECKING:
 READ_AT_ONCE: Final = 16
 MASTERLESS_TICKS_MAX: Final = 10  # Seconds in which it is waited for who has a queue now.
 
-AnyQueue: TypeAlias = Queue | RemoteQueue
+AnyQueue: TypeAlias = LocalQueue | RemoteQueue
 
 
 class Confirming(Protocol):
@@ -108,14 +110,14 @@ class Broker:
         self.random_numbers = RandomNumbers(node.seed)
         self.vhosts: dict[str, Vhost] = {}
         self.totals = NodeCounters()
-        self.ended: dict[Queue | Session, None] | None = None  # Ended since the last sample; None: nobody samples.
+        self.ended: dict[LocalQueue | Session, None] | None = None  # Ended since the last sample; None: nobody samples.
         self.refusing = False  # Publishes are refused, all of them: a fault that tests can ask for.
         self.now_ms = 0  # Of a clock that never jumps; as of this turn.
         self.opened_ms = 0  # When clients could first come, by the same clock.
         self.wall_ms = 0  # The time of day, as of this turn.
         self.alarm: str | None = None  # What the cluster is low on, in the words of connection.blocked.
-        self.timers: Timers[Queue] = Timers()
-        self.idle: Timers[Queue] = Timers()
+        self.timers: Timers[LocalQueue] = Timers()
+        self.idle: Timers[LocalQueue] = Timers()
         self.unread: deque[Queue] = deque()  # Of whose first message nobody knows whether it grows old.
         self.policy_version = 0  # How often policies have changed.
         self.policies = PolicyRefresh(self)
@@ -140,8 +142,8 @@ class Broker:
         self.connection_count = 0
         # What was touched in this turn, in order.
         self.dirty: dict[AnyQueue, None] = {}
-        self.unlogged: dict[Queue, None] = {}
-        self.delivering: dict[Queue, None] = {}  # Delivered from, and the log does not know how far.
+        self.unlogged: dict[LocalQueue, None] = {}
+        self.delivering: dict[LocalQueue, None] = {}  # Delivered from, and the log does not know how far.
         self.confirming: dict[Confirming, None] = {}
         self.writers: dict[ClientConnection, None] = {}
         self.firehoses_due: dict[Firehose, None] = {}
@@ -163,7 +165,7 @@ class Broker:
         self.client_ids = ClientIds(self)
         self.member_changes: MemberChanges | None = None
         self.run = ""  # The name of this run of the node.
-        self.waiting_for_load: dict[Queue, list[Callable[[], None]]] = {}
+        self.waiting_for_load: dict[LocalQueue, list[Callable[[], None]]] = {}
         self._build()
 
     def _build(self) -> None:
@@ -254,7 +256,7 @@ class Broker:
                 self._on_idle(queue)
         return bool(self.dirty)
 
-    def _on_idle(self, queue: Queue) -> None:
+    def _on_idle(self, queue: LocalQueue) -> None:
         """A queue that goes when nobody has used it for a while."""
         expires_ms = queue.rules.expires_ms
         if expires_ms is None:
@@ -290,7 +292,7 @@ class Broker:
         for one in confirming:
             one.send_confirms()
 
-    def on_loaded(self, queue: Queue) -> None:
+    def on_loaded(self, queue: LocalQueue) -> None:
         """A gap of the queue was read back, or the queue is gone."""
         for then in self.waiting_for_load.pop(queue, ()):
             then()
@@ -398,7 +400,7 @@ class Broker:
             if queue.is_local:
                 self.totals.queues_deleted += 1
                 self._drop_touched(queue)
-            if spec.view is None and isinstance(queue, Queue):
+            if spec.view is None and isinstance(queue, LocalQueue):
                 self.forget(queue)
                 release(queue)
         if spec.view is not None:
@@ -408,19 +410,20 @@ class Broker:
         self.detachment.on_deleted(spec.id)
         self.outboxes.on_deleted(spec.id)
 
-    def _local(self, spec: QueueSpec) -> Queue | None:
+    def _local(self, spec: QueueSpec) -> LocalQueue | None:
         """The queue, if this node is its home; and if it is mirrored, if this node leads it."""
         if spec.view is not None:
             self.mirrors.on_view(spec, born=True)
             return self.mirrors.queue_of(spec.id)
         return self.make_queue(spec) if spec.node == self.node_name else None
 
-    def make_queue(self, spec: QueueSpec) -> Queue:
+    def make_queue(self, spec: QueueSpec) -> LocalQueue:
         """A queue of this node, with what the log holds of it."""
         queue = make_queue(spec, self)
         self.node.adopt(queue)
         queue.begin_epoch(spec.last_epoch)
-        self.on_restored(queue)
+        if isinstance(queue, Queue):
+            self.on_restored(queue)
         return queue
 
     def on_restored(self, queue: Queue) -> None:
@@ -436,14 +439,14 @@ class Broker:
             if queue.ready and not queue.deleted and isinstance(queue.ready[0], Gap):
                 self.node.read_kind(queue, queue.ready[0].first, queue.on_kind)
 
-    def unmake_queue(self, queue: Queue) -> None:
+    def unmake_queue(self, queue: LocalQueue) -> None:
         """Discard a queue that was made for a move which has failed."""
         queue.tell_gone("abandoned")
         queue.on_deleted()
         self.dirty.pop(queue, None)
         self.forget(queue)
 
-    def forget(self, queue: Queue) -> None:
+    def forget(self, queue: LocalQueue) -> None:
         """Nothing of it counts any longer, also not in the log."""
         self._drop_touched(queue)
         self.node.forget(queue)
@@ -455,7 +458,7 @@ class Broker:
         if spec.view is not None or old.spec.node == spec.node:
             return  # The view, or its end, has said so.
         is_here = spec.node == self.node_name
-        if isinstance(old, Queue):
+        if isinstance(old, LocalQueue):
             if is_here:
                 old.set_spec(spec)
             else:
@@ -472,13 +475,13 @@ class Broker:
             self._on_view_ended(old, spec)
             return
         is_first = old.spec.view is None
-        self.mirrors.on_view(spec, born=is_first, existing=old if is_first and isinstance(old, Queue) else None)
+        self.mirrors.on_view(spec, born=is_first, existing=old if is_first and isinstance(old, LocalQueue) else None)
         new = self.mirrors.queue_of(spec.id)
         if new is not None and self.member_changes is not None:
             self.member_changes.due[spec.id] = None
         if old is new:
             old.set_spec(spec)
-        elif isinstance(old, Queue):
+        elif isinstance(old, LocalQueue):
             if new is None:
                 self._leave(old, RemoteQueue(spec, self))
             else:
@@ -491,10 +494,10 @@ class Broker:
     def _on_view_ended(self, old: AnyQueue, spec: QueueSpec) -> None:
         """A queue is mirrored no longer, and its master goes on with it as with any that never was."""
         is_here = spec.node == self.node_name
-        if is_here and isinstance(old, Queue):
+        if is_here and isinstance(old, LocalQueue):
             old.set_spec(spec)
         self.mirrors.on_ended(spec)
-        if isinstance(old, Queue):
+        if isinstance(old, LocalQueue):
             if not is_here:
                 self.give_way(old, RemoteQueue(spec, self))  # It was led here in vain.
         elif is_here:
@@ -510,7 +513,7 @@ class Broker:
         else:
             old.on_new_view(spec)
 
-    def _arrive(self, old: RemoteQueue, new: Queue, spec: QueueSpec) -> None:
+    def _arrive(self, old: RemoteQueue, new: LocalQueue, spec: QueueSpec) -> None:
         """A queue has come to this node. Other nodes use the new object at once. Clients of this node do so when all
         that was sent through the old one has arrived; until then the queue may have been led by several nodes, and by
         this one again."""
@@ -518,7 +521,7 @@ class Broker:
         self.queues_by_id[spec.id] = new
         old.on_moved(spec, new)
 
-    def give_way(self, old: Queue, new: AnyQueue) -> None:
+    def give_way(self, old: LocalQueue, new: AnyQueue) -> None:
         """This node led a queue, and another does now; or this one, from something else than what it had."""
         self.detachment.tell(new)
         self.replace(old, new)
@@ -526,7 +529,7 @@ class Broker:
         demote(old, new)
         self.on_loaded(old)
 
-    def _leave(self, old: Queue, remote: RemoteQueue) -> None:
+    def _leave(self, old: LocalQueue, remote: RemoteQueue) -> None:
         """A queue of this node is another's now."""
         if remote.spec.view is not None:
             self.give_way(old, remote)
@@ -539,7 +542,7 @@ class Broker:
             old.on_deleted()
         self.forget(old)
 
-    def _drop_touched(self, queue: Queue) -> None:
+    def _drop_touched(self, queue: LocalQueue) -> None:
         if self.ended is not None:
             self.ended[queue] = None
         self.dirty.pop(queue, None)
@@ -673,10 +676,10 @@ class Broker:
     def rules_of(self, spec: QueueSpec) -> QueueRules:
         return self.policies.rules_of(spec)
 
-    def refresh(self, queue: Queue) -> None:
+    def refresh(self, queue: LocalQueue) -> None:
         self.policies.refresh(queue)
 
-    def load(self, queue: Queue, gap: Gap) -> None:
+    def load(self, queue: Paging, gap: Gap) -> None:
         self.node.load(queue, gap)
 
     def read_range(
@@ -684,7 +687,7 @@ class Broker:
     ) -> None:
         self.node.read_range(queue, first, last, bytes_max, then)
 
-    def spill(self, queue: Queue, runs: list[Run]) -> None:
+    def spill(self, queue: LocalQueue, runs: list[Run]) -> None:
         self.node.spill(queue, runs)
 
     def page_out_unacked(self) -> None:
@@ -702,20 +705,20 @@ class Broker:
                     return
                 delivered.queue.page_out_unacked(delivered.batch, delivered.count)
 
-    def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
+    def when_loaded(self, queue: LocalQueue, then: Callable[[], None]) -> None:
         self.waiting_for_load.setdefault(queue, []).append(then)
 
     def successor(self, queue: AnyQueue) -> AnyQueue | None:
         found = self.queues_by_id.get(queue.spec.id)
         return None if found is queue else found
 
-    def counts_of(self, queue: Queue) -> dict[int, int]:
+    def counts_of(self, queue: LocalQueue) -> dict[int, int]:
         return self.node.counts_of(queue.spec.id)
 
-    def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
+    def stored_within(self, queue: LocalQueue, first: int, last: int) -> list[tuple[int, int]]:
         return self.node.measure(queue.spec.id, Wanted(first, last)).ranges
 
-    def measure(self, queue: Queue, wanted: Wanted) -> Measured:
+    def measure(self, queue: LocalQueue, wanted: Wanted) -> Measured:
         return self.node.measure(queue.spec.id, wanted)
 
     def note(self, text: str) -> None:

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from leveret.base.range_set import Measured, Wanted
     from leveret.broker.delivery.batch import Gap
     from leveret.broker.mirrors.copy_store import Loading
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
+    from leveret.broker.queue.paging import Paging
     from leveret.metadata.model import commands as c
     from leveret.metadata.store import Applied
     from leveret.storage.format.queue_block import Run
@@ -22,10 +23,10 @@ class NodeInterface(Protocol):
     def propose(self, command: c.Command, then: Callable[[Applied], None], patient: bool = False) -> None:
         """Get a command agreed on and applied, then call `then`. What is patient is tried until it succeeds."""
 
-    def adopt(self, queue: Queue) -> None:
+    def adopt(self, queue: LocalQueue) -> None:
         """Restore a queue that is at this node now from the log."""
 
-    def load(self, queue: Queue, gap: Gap) -> None:
+    def load(self, queue: Paging, gap: Gap) -> None:
         """Read the beginning of a gap from the log and call `queue.on_loaded`, then `broker.on_loaded`."""
 
     def read_range(
@@ -33,13 +34,13 @@ class NodeInterface(Protocol):
     ) -> None:
         """Read messages of a queue by their numbers: see `Host`."""
 
-    def read_kind(self, queue: Queue, number: int, then: Callable[[int], None]) -> None:
+    def read_kind(self, queue: LocalQueue, number: int, then: Callable[[int], None]) -> None:
         """Read the kind of a message in the log, without keeping it; no answer if it is there no longer."""
 
-    def spill(self, queue: Queue, runs: list[Run]) -> None:
+    def spill(self, queue: LocalQueue, runs: list[Run]) -> None:
         """Put transient messages into the log, to be loaded again."""
 
-    def forget(self, queue: Queue) -> None:
+    def forget(self, queue: LocalQueue) -> None:
         """The queue is deleted; the log may drop its messages."""
 
     def forget_log(self, number: int) -> None:

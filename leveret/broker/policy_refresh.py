@@ -18,12 +18,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.event_journal.node_journal import review
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.rules.policies import SPENT_MAX, Policies
-from leveret.metadata.rules.queue_rules import QueueRules, queue_rules
+from leveret.metadata.rules.queue_rules import PLAIN, QueueRules, queue_rules
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
     from leveret.metadata.model.records import QueueSpec
 
 RULED_AT_ONCE: Final = 128  # Queues in a turn.
@@ -42,7 +43,10 @@ class PolicyRefresh:
         self.has_timeouts = False  # Some queue or consumer has had a timeout of its own for deliveries.
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:
-        """Returns the rules for the messages of a queue, from its arguments and policies."""
+        """Returns the rules for the messages of a queue, from its arguments and policies. No policy makes delayed
+        messages grow old, or too many."""
+        if is_hidden_queue(spec.name):
+            return PLAIN
         broker = self.broker
         definition = self.book.of_queue(spec.vhost, spec.name, spec.arguments).definition
         rules = queue_rules(spec.arguments, broker.journaling.definition(spec.name, definition))
@@ -79,7 +83,7 @@ class PolicyRefresh:
             else:
                 review(self.broker)
 
-    def refresh(self, queue: Queue) -> None:
+    def refresh(self, queue: LocalQueue) -> None:
         """Tells one queue, which is used and has not been told."""
         # One that is about to become a queue of this node is told when it is; one that was needs no rules any more.
         if self.broker.queues_by_id.get(queue.spec.id) is queue:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leveret.broker.queue.lease import LeaseView
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
     from leveret.management.app import Management
     from leveret.management.http.routes import Router
     from leveret.metadata.model.records import QueueSpec
@@ -279,7 +279,7 @@ class DataHandlers:
         return Response(204)
 
     async def _lease(
-        self, request: Request, act: Callable[[Queue, str, Callable[[LeaseView | Refusal], None]], None]
+        self, request: Request, act: Callable[[LocalQueue, str, Callable[[LeaseView | Refusal], None]], None]
     ) -> Response:
         """Have the master do something with a lease, and wait until it is safe. Raises Problem."""
         spec, name = self._spec(request), request.parameters["name"]

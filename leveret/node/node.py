@@ -22,7 +22,7 @@ from leveret.broker.broker import Broker
 from leveret.broker.event_journal.node_journal import Options
 from leveret.broker.kinds.stream import StreamQueue
 from leveret.broker.mirrors.member_changes import MemberChanges, Place
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.broker.retained.retained_messages import Limits as RetainedLimits
 from leveret.links import frame_types
 from leveret.links.proposals import BadFrame
@@ -60,6 +60,7 @@ from leveret.storage.size_estimate import measure
 if TYPE_CHECKING:
     from leveret.broker.delivery.batch import Gap
     from leveret.broker.mirrors.copy_store import Loading
+    from leveret.broker.queue.paging import Paging
     from leveret.broker.remote.direct_reply_to import BusyLink
     from leveret.broker.remote.remote_queue import RemoteQueue
     from leveret.metadata.model.events import Event
@@ -104,7 +105,7 @@ class Node(consensus.ConsensusNode):
         self.unauthenticated: Unauthenticated[AmqpSocket] = Unauthenticated()  # Those of them that have not logged in.
         self.by_connection: dict[object, AmqpSocket] = {}
         self.lingerers = Lingerers(self.loop)
-        self.paced: dict[AmqpSocket, Queue] = {}
+        self.paced: dict[AmqpSocket, LocalQueue] = {}
         self.away: dict[AmqpSocket, RemoteQueue | BusyLink] = {}
         self.behind: dict[AmqpSocket, None] = {}
         self.unblocking: deque[AmqpSocket] = deque()  # Those that were blocked by an alarm that is over.
@@ -528,7 +529,7 @@ class Node(consensus.ConsensusNode):
 
         self.cluster.propose(command, on_agreed, patient)
 
-    def adopt(self, queue: Queue) -> None:
+    def adopt(self, queue: LocalQueue) -> None:
         """Gives a queue from before the start its messages in the log."""
         state = self.storage.log.queues.get(queue.spec.id)
         if self.storage.log.mirrors.is_mirrored(queue.spec.id):
@@ -544,7 +545,7 @@ class Node(consensus.ConsensusNode):
                 queue.weigh(state)
             queue.restore_state(state.marks.values())
 
-    def load(self, queue: Queue, gap: Gap) -> None:
+    def load(self, queue: Paging, gap: Gap) -> None:
         self.storage.load(queue, gap, lambda: self.broker.on_loaded(queue))
 
     def read_range(
@@ -552,13 +553,13 @@ class Node(consensus.ConsensusNode):
     ) -> None:
         self.storage.read_range(queue, first, last, bytes_max, then)
 
-    def read_kind(self, queue: Queue, number: int, then: Callable[[int], None]) -> None:
+    def read_kind(self, queue: LocalQueue, number: int, then: Callable[[int], None]) -> None:
         self.storage.read_kind(queue, number, then)
 
-    def spill(self, queue: Queue, runs: list[Run]) -> None:
+    def spill(self, queue: LocalQueue, runs: list[Run]) -> None:
         self.storage.log.spill(queue.spec.id, runs)
 
-    def forget(self, queue: Queue) -> None:
+    def forget(self, queue: LocalQueue) -> None:
         self.storage.forget(queue)
 
     def counts_of(self, number: int) -> dict[int, int]:
@@ -714,7 +715,7 @@ class Node(consensus.ConsensusNode):
             for one in self.cluster.members()
         ]
 
-    async def move(self, queue: Queue, to: str) -> None:
+    async def move(self, queue: LocalQueue, to: str) -> None:
         """Moves a queue to another node. Raises `AdminError`; then the queue is where it was."""
         await self.maintenance.move(queue, to)
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.delivery.batch import Batch, Gap
     from leveret.broker.delivery.confirms import Pending
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
+    from leveret.broker.queue.paging import Paging
     from leveret.node.system.environment import Environment
     from leveret.storage.format.queue_block import Block, Run
     from leveret.storage.log import Log
@@ -78,7 +79,7 @@ class Storage:
         self.maintaining = False
         self.releasing = False
         self.idle: asyncio.Future[None] | None = None
-        self.in_blocks: dict[tuple[int, int], tuple[Queue, Batch | None, list[Pending]]] = {}
+        self.in_blocks: dict[tuple[int, int], tuple[LocalQueue, Batch | None, list[Pending]]] = {}
 
     # -- Writing -------------------------------------------------------------------------------------------------
 
@@ -129,7 +130,7 @@ class Storage:
                 self.log.append(block)
         broker.mirrors.flush()  # Their blocks are part of the same write.
 
-    def _take_block(self, broker: Broker, queue: Queue, now_ms: int) -> Block | None:
+    def _take_block(self, broker: Broker, queue: LocalQueue, now_ms: int) -> Block | None:
         if queue.mirror is not None:
             broker.mirrors.submit(queue.mirror, now_ms)
             return None
@@ -221,7 +222,7 @@ class Storage:
         self.failed = True
         self.on_fatal(text)
 
-    def forget(self, queue: Queue) -> None:
+    def forget(self, queue: LocalQueue) -> None:
         """Called when a queue is deleted: its messages need not become safe any more."""
         for key in [key for key in self.in_blocks if key[0] == queue.spec.id]:
             for pending in self.in_blocks.pop(key)[2]:
@@ -278,7 +279,7 @@ class Storage:
 
     # -- Reading back --------------------------------------------------------------------------------------------
 
-    def load(self, queue: Queue, gap: Gap, then: Callable[[], None]) -> None:
+    def load(self, queue: Paging, gap: Gap, then: Callable[[], None]) -> None:
         def on_read(runs: list[Run] | None, following: int) -> None:
             if runs is None:
                 # The queue stops at messages that cannot be read; all others go on. Skipping would lose messages.
@@ -314,7 +315,7 @@ class Storage:
 
         self.reader.submit(lambda: load.perform(self.disk), on_done)
 
-    def read_kind(self, queue: Queue, number: int, then: Callable[[int], None]) -> None:
+    def read_kind(self, queue: LocalQueue, number: int, then: Callable[[int], None]) -> None:
         """Reads the kind of a message."""
         load = self.log.load(queue.spec.id, number, number, 1)
         if load is None:

@@ -39,7 +39,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.metadata.rules.ha_policy import QUORUM_MEMBERS, is_quorum, is_stream
 from leveret.replication.log_tail import epoch_of
 from leveret.replication.ring_frames import Append
@@ -489,7 +489,7 @@ class MirrorChecker:
             return f"is led by {sorted(leading) or 'nobody'}"
         ((name, node),) = leading.items()
         led = node.broker.vhosts["/"].queues[queue]
-        assert isinstance(led, Queue)
+        assert isinstance(led, LocalQueue)
         wanted = self._wanted(queue, node, {one.settings.node_name for one in nodes.values()})
         if led.mirror is None:
             alone = wanted is None or wanted == (1, {node.settings.node_name})
@@ -532,7 +532,7 @@ class MirrorChecker:
         return policy is not None and re.search(policy.pattern, queue) is not None
 
     def _leads(self, queue: str, node: Node) -> bool:
-        return isinstance(node.broker.vhosts["/"].queues.get(queue), Queue)
+        return isinstance(node.broker.vhosts["/"].queues.get(queue), LocalQueue)
 
     def summary(self) -> str:
         return f"{len(self.masters)} reigns, {len(self.blocks)} mirrored blocks"

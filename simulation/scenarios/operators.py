@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.metadata.model.commands import ClearPolicy, Command, SetPolicy
 from simulation.clients.client import Step
 from simulation.core.machine import Machine
@@ -44,12 +44,12 @@ class Operators:
         task = machine.loop.create_task(machine.server.node.cluster.change(command))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    def leading(self, queue: str) -> tuple[Machine, Node, Queue] | None:
+    def leading(self, queue: str) -> tuple[Machine, Node, LocalQueue] | None:
         """Returns where a queue is served, if it is."""
         for machine in self.world.machines:
             node = machine.server.node if machine.serving and machine.server is not None else None
             found = None if node is None or "/" not in node.broker.vhosts else node.broker.vhosts["/"].queues.get(queue)
-            if node is not None and isinstance(found, Queue):
+            if node is not None and isinstance(found, LocalQueue):
                 return machine, node, found
         return None
 

@@ -29,7 +29,7 @@ import random
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.node.cluster.witness import Witness
 from leveret.node.node import Node
 from simulation.clients.session import Closed, Lost, Session
@@ -171,7 +171,7 @@ class Witnessing:
             return
         node = None if machine.server is None else machine.server.node
         led = None if node is None else node.broker.vhosts["/"].queues.get(queue)
-        if isinstance(led, Queue) and led.mirror is not None:
+        if isinstance(led, LocalQueue) and led.mirror is not None:
             self.world.scheduler.after(0.001, self._fell_deposed, machine, life, queue, after, power)
         else:
             self.world.scheduler.after(after, machine.kill, power)
@@ -245,7 +245,7 @@ class Witnessing:
             if view is None or machine.node_name not in {name for name, _ in view.in_sync}:
                 continue
             led = node.broker.vhosts["/"].queues.get(queue)
-            if not isinstance(led, Queue) or led.mirror is None or not led.mirror.member.serving:
+            if not isinstance(led, LocalQueue) or led.mirror is None or not led.mirror.member.serving:
                 self.world.fail(f"{who}, {queue} is in sync at {machine.name}, and is not led there: {view}")
 
     def check_apart(self, machine: Machine, node: Node) -> None:

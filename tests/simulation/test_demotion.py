@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.local_queue import LocalQueue
 from simulation.clients.client import Step
 from simulation.core.machine import Machine
 from simulation.plan import Plan
@@ -81,7 +81,7 @@ def test_one_that_hears_of_it_from_the_ring_alone(seed: int) -> None:
 
 def _leads(machine: Machine) -> bool:
     node = machine.server.node if machine.serving and machine.server is not None else None
-    return node is not None and isinstance(node.broker.vhosts["/"].queues.get(QUEUE), Queue)
+    return node is not None and isinstance(node.broker.vhosts["/"].queues.get(QUEUE), LocalQueue)
 
 
 def _have_lead(world: World, name: str) -> None:

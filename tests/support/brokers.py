@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.broker.remote.client_end import ClientEnd
 from leveret.broker.remote.outbox import SWEEP_MS
 from leveret.links.proposals import BadFrame
@@ -261,7 +261,7 @@ class Cluster:
         for member in self.members.values():
             for vhost in member.broker.vhosts.values():
                 for queue in vhost.queues.values():
-                    if isinstance(queue, Queue):
+                    if isinstance(queue, LocalQueue):
                         assert not queue.consumers and queue.unacked_count == 0, queue
                         assert not queue.awaiting, queue
                     else:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.links import link
 from leveret.metadata.model.commands import Command, MoveQueue
 from leveret.metadata.model.records import QueueSpec
@@ -180,7 +180,7 @@ class FakeNode:
         self.turns += 1
         self.world.turn()
 
-    async def move(self, queue: Queue, to: str) -> None:
+    async def move(self, queue: LocalQueue, to: str) -> None:
         self.moved.append((queue.spec.name, to))
         await self.may_move.wait()
         if self.problem is not None:

@@ -43,7 +43,10 @@ from leveret.base.range_set import Measured, Wanted
 from leveret.broker.broker import Broker
 from leveret.broker.client_connection import ClientConnection
 from leveret.broker.delivery.batch import Gap
+from leveret.broker.kinds.stream import StreamQueue
 from leveret.broker.mirrors.copy_store import Loading
+from leveret.broker.queue.local_queue import LocalQueue
+from leveret.broker.queue.paging import Paging
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.defaults import first_boot
 from leveret.metadata.model import commands as c
@@ -148,17 +151,17 @@ class World:
         self.settled: dict[int, list[tuple[int, int]]] = {}  # By queue: ranges that an earlier log says are settled.
         self.clients: dict[ClientConnection, Any] = {}  # Of all protocols.
         self.notes: list[tuple[str, str, str]] = []
-        self.forgotten: list[Queue] = []
+        self.forgotten: list[LocalQueue] = []
         self.blocks: list[Block] = []  # Taken, not durable yet.
         self.names = 0
         self.holds_metadata = self.holds_disk = self.holds_loads = False
         self.crowded = False  # Too much waits for the disk.
         self.proposals: list[tuple[c.Command, Callable[[Applied], None]]] = []
-        self.loads: list[tuple[Queue, Gap]] = []
+        self.loads: list[tuple[Paging, Gap]] = []
         self.ranges: list[tuple[int, int, int, Callable[[list[Run] | None, int], None]]] = []  # Requested reads.
         self.load_messages_max = 1000
         self._awaiting: list[Any] = []
-        self._logged: list[tuple[Queue, Block]] = []
+        self._logged: list[tuple[LocalQueue, Block]] = []
 
     # What the broker asks of its node.
 
@@ -168,7 +171,7 @@ class World:
         else:
             self.apply(command, then)
 
-    def adopt(self, queue: Queue) -> None:
+    def adopt(self, queue: LocalQueue) -> None:
         pass  # Nothing survives a restart here.
 
     def counts_of(self, number: int) -> dict[int, int]:
@@ -198,7 +201,7 @@ class World:
     def cut(self, peer: str, reason: str) -> None:
         raise AssertionError("there is no other node")
 
-    def load(self, queue: Queue, gap: Gap) -> None:
+    def load(self, queue: Paging, gap: Gap) -> None:
         self.loads.append((queue, gap))
         if not self.holds_loads:
             self._may_load = True
@@ -208,16 +211,16 @@ class World:
     ) -> None:
         self.ranges.append((queue, first, last, then))
 
-    def read_kind(self, queue: Queue, number: int, then: Callable[[int], None]) -> None:
+    def read_kind(self, queue: LocalQueue, number: int, then: Callable[[int], None]) -> None:
         runs, _ = self.log.read(queue.spec.id, number, number, 1)
         if runs:
             then(runs[0].kinds[0])
 
-    def spill(self, queue: Queue, runs: list[Run]) -> None:
+    def spill(self, queue: LocalQueue, runs: list[Run]) -> None:
         for run in runs:
             self.log.put(queue.spec.id, run)
 
-    def forget(self, queue: Queue) -> None:
+    def forget(self, queue: LocalQueue) -> None:
         self.forgotten.append(queue)
         self.log.queues.pop(queue.spec.id, None)
 
@@ -300,6 +303,11 @@ class World:
     def queue(self, name: str) -> Queue:
         queue = self.broker.vhosts["/"].queues[name]
         assert isinstance(queue, Queue)
+        return queue
+
+    def stream(self, name: str) -> StreamQueue:
+        queue = self.broker.vhosts["/"].queues[name]
+        assert isinstance(queue, StreamQueue)
         return queue
 
     def client(self, **options: Any) -> Client:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from leveret.broker.mirrors.copy_store import MirrorStore
 from leveret.broker.mirrors.manager import Mirror
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.view import View
 from leveret.protocol.tables import Table
@@ -54,7 +54,7 @@ class RingMember(Member):
             busy = bool(mirrors.has_work or broker.dirty or broker.unlogged or broker.linked or broker.writers)
 
 
-    def _commit(self, queue: Queue) -> None:
+    def _commit(self, queue: LocalQueue) -> None:
         """Commits the block of a spool or of a record of acknowledgements: there are no other queues without
         mirrors. Its disk answers at once."""
         assert queue.spec.view is None and queue.spec.id >= HIDDEN

@@ -15,7 +15,7 @@ from leveret.base.range_set import RangeSet
 from leveret.broker.mirrors.copy_store import MirrorStore
 from leveret.broker.mirrors.manager import Mirror
 from leveret.broker.mirrors.member_changes import MemberChanges, Place
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.maintenance_mark import out_of_service
 from leveret.metadata.model.view import View
@@ -120,7 +120,7 @@ class Store:
             self.world.log.put(queue, run)
         kept.next_seq = next_seq
 
-    def spill(self, queue: Queue, runs: list[Run]) -> None:
+    def spill(self, queue: LocalQueue, runs: list[Run]) -> None:
         for run in runs:
             self.stored(queue.spec.id).spilled.add(run.first, run.last)
             self.world.log.put(queue.spec.id, run)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from leveret.metadata.model.refusals import Refusal, resource
 
 if TYPE_CHECKING:
-    from leveret.broker.broker import AnyQueue
     from leveret.broker.delivery.batch import Batch
+    from leveret.broker.queue.queue import Queue
+    from leveret.broker.remote.remote_queue import RemoteQueue
     from leveret.metadata.model.records import QueueSpec
 
 
@@ -28,7 +29,7 @@ class Got(NamedTuple):
     batch: Batch
     at: int
     remaining: int
-    queue: AnyQueue  # Where it is to be settled: the queue may have moved while the get was under way.
+    queue: Queue | RemoteQueue  # Where it is to be settled: the queue may have moved while the get was under way.
 
 
 def unreachable(spec: QueueSpec) -> Refusal:

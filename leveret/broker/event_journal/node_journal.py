@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.delivery.confirms import Pending
     from leveret.broker.mirrors.manager import Mirror
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
     from leveret.broker.remote.remote_queue import RemoteQueue
     from leveret.metadata.model.view import View
     from leveret.metadata.store import Applied
@@ -103,7 +103,7 @@ class Options(NamedTuple):
         return {**definition, "journal": self.default}
 
 
-def watch(queue: Queue) -> None:
+def watch(queue: LocalQueue) -> None:
     """Tells of a queue what its rules want, from now on."""
     known, parts, journal = queue.extension(QueueJournal), queue.rules.journal, queue.host.journal
     if known is not None and parts:
@@ -161,7 +161,7 @@ class NodeJournal:
         self.bodies: list[bytes] = []  # Messages, while there is no stream for them.
         self.left_out = 0  # Events for which there was no room.
         self.source = ""  # Who publishes now, where nobody waits for a confirm.
-        self.stream: Queue | None = None
+        self.stream: LocalQueue | None = None
         self.is_asked = False  # For the stream to be declared.
         self.is_hindered = False  # And why it cannot be was noted.
         self.is_wanted = False
@@ -299,7 +299,7 @@ class NodeJournal:
         for number, each in copied.items():
             self._tell_copied(number, each)
 
-    def write(self) -> Queue | None:
+    def write(self) -> LocalQueue | None:
         """Before a commit, when all blocks are taken: put what was told into the stream. Gives it, if there is one."""
         stream = self.find()
         if stream is None:
@@ -318,7 +318,7 @@ class NodeJournal:
             self._put(stream)
         return stream
 
-    def _put(self, stream: Queue) -> None:
+    def _put(self, stream: LocalQueue) -> None:
         """Enqueue the events into the stream without making it dirty: its block is taken with the next commit, and
         there is nothing to deliver before that is on disk."""
         dirty = self.broker.dirty
@@ -330,7 +330,7 @@ class NodeJournal:
         if not was_dirty:
             del dirty[stream]
 
-    def find(self) -> Queue | None:
+    def find(self) -> LocalQueue | None:
         """The stream, if it is there."""
         if self.stream is None or self.stream.deleted:
             vhost = self.broker.vhosts.get(JOURNAL_VHOST)

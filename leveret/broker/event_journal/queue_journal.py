@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from leveret.broker.delivery.confirms import Confirmer, Pending
     from leveret.broker.delivery.consumer import Consumer
     from leveret.broker.event_journal.node_journal import NodeJournal
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
     from leveret.storage.format.queue_block import Block
 
     Taker: TypeAlias = Consumer | str | None
@@ -151,7 +151,7 @@ class QueueJournal(Extension):
         "since_ms", "takers", "unsafe",
     )  # fmt: skip
 
-    def __init__(self, journal: NodeJournal, queue: Queue, parts: int) -> None:
+    def __init__(self, journal: NodeJournal, queue: LocalQueue, parts: int) -> None:
         self.journal = journal
         self.broker = journal.broker
         self.queue = queue

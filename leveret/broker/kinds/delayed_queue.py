@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
     from leveret.broker.queue.host import Host
     from leveret.metadata.model.records import QueueSpec
-    from leveret.metadata.rules.queue_rules import QueueRules
     from leveret.storage.format.queue_block import Run
 
 AHEAD_MS: Final = 1 << 16  # What is due within this time is in memory, or is read back,
@@ -132,6 +131,7 @@ class DelayedQueue(Queue):
         self.round: list[int] = []  # Due, to go out next, in this order.
         self.under_way: dict[int, int] = {}  # To how many targets a message is under way.
         self.lacking: dict[int, list[AnyQueue]] = {}  # Targets that could not be reached.
+        host.dirty[self] = None  # What it is restored with is taken in soon.
 
     # -- Coming in -----------------------------------------------------------------------------------------------
 
@@ -144,10 +144,6 @@ class DelayedQueue(Queue):
     @property
     def who(self) -> str:
         return f"delayed by exchange {self.exchange}"
-
-    def set_rules(self, rules: QueueRules) -> None:
-        """No policy makes its messages grow old or too many. What a new one is restored with is taken in soon."""
-        self.host.dirty[self] = None
 
     def _take_in(self) -> None:
         """`ready` has what came, and after a start or a promotion what there is. Here it is not handed out in order, so

@@ -48,6 +48,7 @@ from leveret.broker.kinds.delayed_queue import DelayedQueue
 from leveret.broker.kinds.priority_queue import PriorityQueue
 from leveret.broker.kinds.retention import Retention
 from leveret.broker.queue.hold import park
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.broker.queue.paging import KEEP_BYTES
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.hidden_queues import is_hidden_queue
@@ -111,7 +112,7 @@ class Reader:
         self.seeking = False  # Where it begins is being looked up.
 
 
-class StreamQueue(Queue):
+class StreamQueue(LocalQueue):
     """A stream, at its master."""
 
     __slots__ = (
@@ -120,8 +121,8 @@ class StreamQueue(Queue):
     )  # fmt: skip
 
     def __init__(self, spec: QueueSpec, host: Host) -> None:
-        self.retention = Retention()
         super().__init__(spec, host)
+        self.retention = Retention()
         self.first = 1  # The oldest message that is kept.
         self.committed = self.restored = 0
         self.last_batch = 1  # With which message the batch begins that was committed last.
@@ -133,6 +134,7 @@ class StreamQueue(Queue):
         self.dating = False  # The age of the oldest stretch is being looked up.
         self.broken: set[int] = set()  # Positions at which the log could not be read.
         self.undecided: list[tuple[Reader, int]] = []  # Begin at a time, as soon as what was restored is committed.
+        self.set_rules(host.rules_of(spec))
 
     # -- Publishing ----------------------------------------------------------------------------------------------
 
@@ -225,7 +227,7 @@ class StreamQueue(Queue):
         self.totals.acked += hi - lo
 
     def discard(self, batch: Batch, lo: int, hi: int) -> None:
-        """Its channel has refused that. Of another node's, nothing more is heard."""
+        """Does nothing: its channel has refused that. Of another node's, nothing more is heard."""
 
     def requeue_many(self, pieces: list[tuple[Batch, int, int]], shown: bool = True, counted: bool = True) -> None:
         """Does nothing: delivered messages stay in a stream."""
@@ -349,6 +351,9 @@ class StreamQueue(Queue):
             count = len(batch.contents)
             self.retention.add(batch.first, batch.last, batch.size - MESSAGE_OVERHEAD * count, time_ms)
         return super().take_block(time_ms)
+
+    def close_batch(self) -> None:
+        self.active_ms = self.host.now_ms
 
     def on_logged(self, batch: Batch) -> None:
         """The messages of a batch are committed, and may be delivered now."""
@@ -571,7 +576,7 @@ def unsupported(what: str, spec: QueueSpec) -> Refusal:
     return Refusal(540, f"{what} not supported by stream queues {resource('queue', spec.name, spec.vhost)}")
 
 
-def make_queue(spec: QueueSpec, host: Host) -> Queue:
+def make_queue(spec: QueueSpec, host: Host) -> Queue | StreamQueue:
     """A queue of the type that it was declared with."""
     if is_hidden_queue(spec.name):
         return DelayedQueue(spec, host)

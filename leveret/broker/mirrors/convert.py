@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.mirrors.copy_store import Loading
     from leveret.broker.mirrors.manager import Mirror, MirrorManager
+    from leveret.broker.queue.local_queue import LocalQueue
     from leveret.broker.queue.queue import Queue
     from leveret.storage.format.queue_block import Run
 
@@ -95,7 +96,7 @@ def _joined(runs: list[Run]) -> list[Run]:
     return found
 
 
-def give_back(broker: Broker, queue: Queue, mirror: Mirror) -> None:
+def give_back(broker: Broker, queue: LocalQueue, mirror: Mirror) -> None:
     """Make the queue one without mirrors again; the log has been told."""
     for _, batch, _ in mirror.in_blocks:
         if batch is not None:
@@ -118,7 +119,7 @@ def _waiting(queue: Queue) -> Iterator[tuple[Batch, int, int]]:
             yield entry.batch, entry.lo, entry.hi
 
 
-def _out(broker: Broker, queue: Queue) -> Iterator[tuple[Batch, int, int]]:
+def _out(broker: Broker, queue: LocalQueue) -> Iterator[tuple[Batch, int, int]]:
     """Yields messages unacknowledged by clients of this and of other nodes, and leased ones, as far as in memory."""
     leases = queue.extension(Leases)
     if leases is not None:

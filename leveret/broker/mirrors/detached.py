@@ -56,7 +56,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from leveret.base.range_set import RangeSet
 from leveret.broker.delivery.answers import Status, unreachable
 from leveret.broker.delivery.batch import Gap, Span
-from leveret.broker.delivery.consumer_order import ConsumerOrder
 from leveret.broker.mirrors.copy_store import add_batch
 from leveret.broker.queue.dedup import taken_of
 from leveret.broker.queue.durable_state import note_range, restore_ranges
@@ -139,7 +138,9 @@ class DetachedQueue(Queue):
     def __init__(self, detachment: Detachment, target: QueueSpec) -> None:
         node = detachment.broker.node_name
         spec = QueueSpec(DETACHED | target.id, target.vhost, target.name, arguments=target.arguments, node=node)
-        super().__init__(spec, detachment.broker)
+        # Only the master applies the other rules.
+        rules = detachment.broker.rules_of(spec)
+        super().__init__(spec, detachment.broker, QueueRules(ttl_ms=rules.ttl_ms, single_active=rules.single_active))
         self.detachment = detachment
         self.target = target.id
         self.front: RemoteQueue | None = None  # The object that stands for the queue in its vhost here.
@@ -155,9 +156,6 @@ class DetachedQueue(Queue):
         self.is_asking = False  # The record was sent to the master, which has not answered.
         self.is_full = False
 
-    def __repr__(self) -> str:
-        return f"DetachedQueue({self.spec.vhost!r}, {self.spec.name!r})"
-
     @property
     def is_serving(self) -> bool:
         return self.stage is not Stage.PASSING
@@ -167,13 +165,6 @@ class DetachedQueue(Queue):
         self.stage = stage
         self.host.dirty[self] = None
 
-    def set_rules(self, rules: QueueRules) -> None:
-        """Keep the rules about expiry and the single active consumer; only the master applies the others."""
-        self.applied_rules = QueueRules(ttl_ms=rules.ttl_ms, single_active=rules.single_active)
-        self.timed = self.has_upkeep = self.timed or rules.ttl_ms is not None
-        if rules.single_active and self.consumer_order is None:
-            self.consumer_order = ConsumerOrder(self)
-
     # -- Opening and ending --------------------------------------------------------------------------------------
 
     def restore(self, number: int, epoch: int, next_seq: int, first: int, last: int, count: int, through: int) -> None:
@@ -181,7 +172,7 @@ class DetachedQueue(Queue):
         self.number, self.epoch = number, epoch
 
     def restore_state(self, table: dict[bytes, bytes]) -> None:
-        self.durable_state.restore(table)
+        super().restore_state(table)
         if ANCHOR in table:
             self.anchors = Anchors.unpack(table[ANCHOR])
         self.acked = restore_ranges(self.durable_state, ACKED)

@@ -14,10 +14,11 @@ from leveret.base.range_set import RangeSet, merged
 from leveret.base.visible_text import visible
 from leveret.broker.delivery.batch import Gap
 from leveret.broker.delivery.priority_ready import rows_of
+from leveret.broker.delivery.reserve import reserve
 from leveret.broker.delivery.unacked import Unacked
 from leveret.broker.mirrors.copy_store import gaps_of, stored_marks
 from leveret.broker.mirrors.detached import ACKED, DETACHED, Anchor, Anchors, DetachedQueue
-from leveret.broker.queue.reserve import reserve
+from leveret.broker.queue.queue import Queue
 from leveret.broker.remote import peer_frames as w
 from leveret.broker.remote.remote_queue import resubscribe
 from leveret.links.proposals import BadFrame
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.delivery.consumer import Subscriber
     from leveret.broker.mirrors.manager import Mirror
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
     from leveret.broker.remote.remote_queue import RemoteQueue
     from leveret.broker.remote.spool_registry import Stored
     from leveret.metadata.model.records import QueueSpec
@@ -168,7 +169,7 @@ class Detachment:
             detached = self._make(front)
         detached.front = front
         detached.begin(anchors, self._marks(mirror))
-        if mirror.queue is not None:  # What it could not confirm is in the spool, too, and delivered from there.
+        if isinstance(mirror.queue, Queue):  # What it could not confirm is in the spool, too, and delivered from there.
             mark_shown(mirror.queue, mirror.queue.next_seq - 1)
         self._refill(detached)
         name = resource("queue", spec.name, spec.vhost)
@@ -206,7 +207,7 @@ class Detachment:
             return
         live = mirrors.store.stored(detached.target).live
         tail: tuple[Block, ...] = ()
-        if mirror.queue is not None:
+        if isinstance(mirror.queue, Queue):
             others = _not_waiting(mirror.queue, live)
         elif detached.known:
             return
@@ -220,7 +221,7 @@ class Detachment:
         gaps = list(gaps_of(live, others))
         detached.take_in(gaps, [block.enqueued for block in tail if block.enqueued is not None], others)
 
-    def _take_consumers(self, queue: Queue) -> None:
+    def _take_consumers(self, queue: LocalQueue) -> None:
         """Take over the consumers of a queue that this node led, and that delivers nothing now."""
         detached = self.queues[queue.spec.id]
         for consumer in queue.take_consumers():
@@ -300,9 +301,9 @@ class Detachment:
                 elif not detached.out and not self.broker.spools.has_lent(detached.target):
                     self._drop(detached)
 
-        if target.is_local:
+        if isinstance(target, Queue):
             self.settle_record(target, self.reserved.setdefault(detached.target, Unacked()), record, then)
-        else:
+        elif not target.is_local:
             client_end = target.client_end
             assert client_end is not None
             client_end.ask(target, w.APART, record.pack(), lambda answer: then(not isinstance(answer, Refusal)))
@@ -339,17 +340,19 @@ class Detachment:
     def on_failed(self, mirror: Mirror, peer: str) -> None:
         """A node is lost that had not said farewell: it may deliver all messages of a queue that this one leads."""
         queue, view = mirror.queue, mirror.member.view
-        if queue is not None and view is not None and peer in view.ring and self.may_be_served_elsewhere(queue.spec):
+        if not isinstance(queue, Queue) or view is None or peer not in view.ring:
+            return
+        if self.may_be_served_elsewhere(queue.spec):
             mark_shown(queue, queue.next_seq - 1)
 
-    def on_started(self, mirror: Mirror, queue: Queue) -> None:
+    def on_started(self, mirror: Mirror, queue: LocalQueue) -> None:
         """This node leads a queue from now on."""
         view, departed = mirror.member.view, self.broker.mirrors.ha_rules.departed
         assert view is not None
         in_sync = {name for name, _ in view.in_sync}
         others = [name for name in view.ring if name != self.broker.node_name and name not in departed]
         is_whole = all(one in in_sync and one in mirror.member.links for one in others)
-        if not is_whole and self.may_be_served_elsewhere(queue.spec):
+        if not is_whole and isinstance(queue, Queue) and self.may_be_served_elsewhere(queue.spec):
             mark_shown(queue, queue.next_seq - 1)
 
     # -- For people ----------------------------------------------------------------------------------------------
@@ -397,7 +400,7 @@ def _knows(mirror: Mirror, anchor: Anchor) -> bool:
     return anchor.epoch > 0 and mirror.member.tail.epoch_at(anchor.block) == anchor.epoch
 
 
-def _bound(queue: Queue, anchors: Anchors) -> int:
+def _bound(queue: LocalQueue, anchors: Anchors) -> int:
     """Returns the number up to which a record means messages of this very log; 0: none."""
     if queue.mirror is None:
         return 0

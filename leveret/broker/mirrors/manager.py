@@ -62,6 +62,7 @@ from leveret.broker.mirrors.ha_rules import HaRules
 from leveret.broker.mirrors.log_lines import LogLines
 from leveret.broker.queue.delivery_limit import DeliveryLimit
 from leveret.broker.queue.hold import go_on, release
+from leveret.broker.queue.queue import Queue
 from leveret.broker.queue.state import Access
 from leveret.broker.remote.outbox import note_former_epoch, take_unconfirmed
 from leveret.links.frame_types import RING
@@ -78,7 +79,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.delivery.batch import Batch
     from leveret.broker.delivery.confirms import Pending
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
     from leveret.broker.remote.outbox import Post
     from leveret.metadata.model.records import QueueSpec
     from leveret.metadata.model.view import View
@@ -104,7 +105,7 @@ class Mirror:
         self.member = member
         self.heard = 0  # How many events it was told of: see `broadcast`.
         self.joined = spec.joined[member.me]  # The version of the view with which it became a member.
-        self.queue: Queue | None = None  # The queue that clients use, while this node is its master.
+        self.queue: LocalQueue | None = None  # The queue that clients use, while this node is its master.
         self.in_blocks: deque[tuple[int, Batch | None, list[Pending]]] = deque()  # Not confirmed yet, by number.
         self.posts: deque[tuple[int, Batch | None, list[Post]]] = deque()  # Likewise: publishes awaiting a confirm.
         # Batches of blocks that are confirmed but not applied: the store cannot read them yet, so the queue keeps them.
@@ -114,7 +115,7 @@ class Mirror:
         self.syncing = False  # Whether the node's log says that its mirrors are being synchronised.
         self.proposed: View | None = None  # A view proposed by this node that is neither accepted nor refused yet.
 
-    def start(self, queue: Queue) -> None:
+    def start(self, queue: LocalQueue) -> None:
         """This node leads the queue."""
         self.queue = queue
 
@@ -176,7 +177,7 @@ class MirrorManager:
         self.me = broker.node_name
         self.disk = ""  # The id of this node's data folder.
         self.life = 0
-        self.held_back: dict[Queue, None] = {}  # Queues with changes for a block, whose master cannot take one now.
+        self.held_back: dict[LocalQueue, None] = {}  # Queues with changes for a block whose master cannot take one.
         self.mirrors: dict[int, Mirror] = {}
         self.broadcast = Broadcast(self.mirrors)
         self.touched: dict[Mirror, None] = {}
@@ -226,7 +227,7 @@ class MirrorManager:
         """A copy has something to do: see `flush`."""
         self.touched[mirror] = None
 
-    def on_released(self, queue: Queue) -> None:
+    def on_released(self, queue: LocalQueue) -> None:
         """A queue is mirrored no longer."""
         self.held_back.pop(queue, None)
 
@@ -264,7 +265,7 @@ class MirrorManager:
         assert old.is_local
         self.broker.give_way(old, self.broker.make_queue(spec))
 
-    def on_view(self, spec: QueueSpec, born: bool, existing: Queue | None = None) -> None:
+    def on_view(self, spec: QueueSpec, born: bool, existing: LocalQueue | None = None) -> None:
         """A queue has a view, or another one. `born`: it has its first, since a moment ago. `existing`: it was a queue
         of this node before it was mirrored."""
         view = spec.view
@@ -290,13 +291,14 @@ class MirrorManager:
         self._perform(mirror)
         self.journal.on_view(mirror, old, born)
 
-    def _make(self, spec: QueueSpec, born: bool, existing: Queue | None) -> Mirror:
+    def _make(self, spec: QueueSpec, born: bool, existing: LocalQueue | None) -> Mirror:
         store = self.store
         assert store is not None
         if existing is not None:
             if existing.departure is not None:
                 existing.departure.end("it has become mirrored meanwhile")
-            store.adopt(spec.id, existing.epoch, existing.next_seq, take_over(self.broker, existing))
+            runs = take_over(self.broker, existing) if isinstance(existing, Queue) else []
+            store.adopt(spec.id, existing.epoch, existing.next_seq, runs)
         recovered = store.recovered(spec.id)
         joined = spec.joined[self.me]
         disk = disk_id(self.disk, self.broker.run, spec.durable, store.disk(spec.id), joined)
@@ -359,7 +361,7 @@ class MirrorManager:
                     pending.on_safe()
             self._forget(spec.id)
 
-    def queue_of(self, number: int) -> Queue | None:
+    def queue_of(self, number: int) -> LocalQueue | None:
         """The queue, if this node leads it."""
         mirror = self.mirrors.get(number)
         return None if mirror is None else mirror.queue
@@ -536,8 +538,8 @@ class MirrorManager:
         batch = queue.open
         block = queue.take_block(time_ms)
         if block is not None:
-            assert queue.gate is not None
-            queue.gate.put_into(block)
+            if queue.gate is not None:
+                queue.gate.put_into(block)
             run = block.enqueued
             if run is not None:
                 # The queue drops contents that are logged or settled, and a mirror that is behind still needs them.
@@ -698,7 +700,8 @@ class MirrorManager:
         queue.restore_state(marks) if marks is not None else queue.durable_state.tell_all()
         if marks is not None:
             note_former_epoch(queue)
-        queue.set_gate(claims_of(queue))
+        if isinstance(queue, Queue):
+            queue.set_gate(claims_of(queue))
         if not mirror.member.serving:
             queue.freeze()
         mirror.start(queue)

@@ -34,7 +34,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.broker.mirrors.manager import disk_id
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.metadata.model import commands as c
 from leveret.metadata.model import events as e
 from leveret.metadata.model.hidden_queues import is_journal
@@ -207,7 +207,7 @@ class MemberChanges:
         for _ in range(min(LOOKS_AT_ONCE, len(self.looking))):
             number = self.looking.pop()
             queue = self.broker.queues_by_id.get(number)
-            if not isinstance(queue, Queue):
+            if not isinstance(queue, LocalQueue):
                 continue
             if not self._step(queue, places):
                 self.unfinished[number] = None
@@ -215,7 +215,7 @@ class MemberChanges:
             if steps == STEPS_AT_ONCE or self.book.spent > enough:
                 break
 
-    def _step(self, queue: Queue, places: dict[str, Place]) -> bool:
+    def _step(self, queue: LocalQueue, places: dict[str, Place]) -> bool:
         """Take one step for a queue. True: nothing is left to do that could be done."""
         spec = queue.spec
         running = [place.name for place in places.values() if place.running]
@@ -267,7 +267,7 @@ class MemberChanges:
         self.ending[spec.id] = None
         self.broker.propose(command, then)
 
-    def _begin(self, queue: Queue, here: Place) -> None:
+    def _begin(self, queue: LocalQueue, here: Place) -> None:
         """Give the queue its first view, with the master as the only member, and with a new epoch."""
         spec = queue.spec
         version = spec.last_version + 1

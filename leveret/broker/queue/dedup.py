@@ -56,8 +56,9 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
 from leveret.broker.delivery.confirms import DOUBTED, REFUSED
+from leveret.broker.delivery.reserve import reserve
 from leveret.broker.queue import ttl_and_length
-from leveret.broker.queue.reserve import reserve
+from leveret.broker.queue.queue import Queue
 from leveret.storage.format.queue_block import ACKNOWLEDGED, KEPT, OVERDUE, REJECTED
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
 
     from leveret.broker.delivery.confirms import Pending
     from leveret.broker.delivery.publish_numbers import Origin
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
 
 PREFIX: Final = b"producer:"
 PRODUCERS_MAX: Final = 2_000
@@ -77,7 +78,7 @@ NODES: Final = (b"node ", b"epoch ", b"spool ", b"mqtt ", b"will ")  # How names
 
 
 def take(
-    queue: Queue, origin: Origin, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending
+    queue: LocalQueue, origin: Origin, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending
 ) -> bool:
     """Enqueue what of these messages is new. True: the queue is crowded."""
     name = PREFIX + origin.producer
@@ -116,10 +117,10 @@ def take(
             _remember_refused(queue, origin, taken, refused, last)
             return slow  # It is full, and has refused them.
         queue.drop_last_post()
-        if kind & (ACKNOWLEDGED | REJECTED):
+        if kind & (ACKNOWLEDGED | REJECTED) and isinstance(queue, Queue):
             _settle(queue, following, kind)
-        elif kind & OVERDUE:
-            ttl_and_length.bury_last(queue, len(contents))
+        elif kind & OVERDUE and isinstance(queue, Queue):
+            ttl_and_length.dead_letter_last(queue, len(contents))
         refused = (refused & ~lacking) << max(last - taken, 0) if refused else 0
         taken = max(taken, last)
     entry = _entry(queue, taken, refused)
@@ -157,7 +158,7 @@ def _read(mark: bytes | None) -> tuple[int, int]:
     return ENTRY.unpack_from(mark)[0], int.from_bytes(mark[ENTRY.size :], "big")
 
 
-def _entry(queue: Queue, taken: int, refused: int) -> bytes:
+def _entry(queue: LocalQueue, taken: int, refused: int) -> bytes:
     return ENTRY.pack(taken, queue.host.wall_ms) + (refused.to_bytes(WINDOW // 8, "big") if refused else b"")
 
 
@@ -171,7 +172,7 @@ def _has_room(refused: int, count: int) -> bool:
     return not refused or count <= 0 or (count < WINDOW and not refused << count >> WINDOW)
 
 
-def _remember_refused(queue: Queue, origin: Origin, taken: int, refused: int, last: int) -> None:
+def _remember_refused(queue: LocalQueue, origin: Origin, taken: int, refused: int, last: int) -> None:
     """The queue is full. What comes behind what a node has sent is taken all the same when there is room."""
     count, name = last - taken, PREFIX + origin.producer
     if not origin.producer.startswith(NODES) or not 0 < count <= WINDOW:
@@ -181,7 +182,7 @@ def _remember_refused(queue: Queue, origin: Origin, taken: int, refused: int, la
         queue.durable_state.set_quietly(name, entry)
 
 
-def make_room(queue: Queue, name: bytes) -> bool:
+def make_room(queue: LocalQueue, name: bytes) -> bool:
     """For one more name. False: what else the queue has to remember leaves none."""
     known = queue.durable_state.table
     used = {key: ENTRY.unpack_from(value)[1] for key, value in known.items() if key.startswith(PREFIX)}

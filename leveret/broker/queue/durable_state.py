@@ -24,7 +24,7 @@ from leveret.storage.format.queue_marks import fits
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
 
 NUMBER: Final = Struct(">Q")
 
@@ -34,7 +34,7 @@ class DurableState:
 
     __slots__ = ("changes", "queue", "quiet", "table")
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: LocalQueue) -> None:
         self.queue = queue
         self.table: dict[bytes, bytes] = {}
         self.changes: dict[bytes, bytes] = {}  # In no block yet. While there are some, there is a next block.
@@ -121,7 +121,7 @@ class DurableState:
 class _Told:
     __slots__ = ("queue", "then")
 
-    def __init__(self, queue: Queue, then: Callable[[bool], None]) -> None:
+    def __init__(self, queue: LocalQueue, then: Callable[[bool], None]) -> None:
         self.queue = queue
         self.then = then
 

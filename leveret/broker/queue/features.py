@@ -17,6 +17,7 @@ from leveret.broker.queue.leases import Leases
 if TYPE_CHECKING:
     from leveret.broker.delivery.confirms import Pending
     from leveret.broker.delivery.publish_numbers import Origin
+    from leveret.broker.queue.local_queue import LocalQueue
     from leveret.broker.queue.queue import Queue
     from leveret.metadata.rules.queue_rules import QueueRules
 
@@ -32,7 +33,7 @@ class Features:
             queue.extend(returns)
         self.apply_journal(queue, rules)
 
-    def apply_journal(self, queue: Queue, rules: QueueRules) -> None:
+    def apply_journal(self, queue: LocalQueue, rules: QueueRules) -> None:
         """Likewise, of those that a stream can have."""
         if rules.journal or queue.extension(node_journal.QueueJournal) is not None:
             node_journal.watch(queue)
@@ -46,7 +47,7 @@ class Features:
 
     def enqueue_once(
         self,
-        queue: Queue,
+        queue: LocalQueue,
         origin: Origin,
         contents: list[bytes],
         keys: list[bytes],

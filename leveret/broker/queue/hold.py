@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
     from leveret.broker.delivery.confirms import Pending
     from leveret.broker.delivery.publish_numbers import Origin
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
 
 
 class Parked(NamedTuple):
@@ -57,7 +57,7 @@ def unpark(parked: list[Parked], queue: AnyQueue) -> None:
             pending.on_safe()  # Done with waiting here; what the queue asks for was counted before.
 
 
-def go_on(queue: Queue, successor: AnyQueue) -> None:
+def go_on(queue: LocalQueue, successor: AnyQueue) -> None:
     """Send held publishes to where the queue is now, and then the questions that waited."""
     parked, waiting = queue.resume()
     unpark(parked, successor)
@@ -65,7 +65,7 @@ def go_on(queue: Queue, successor: AnyQueue) -> None:
         call(successor)
 
 
-def release(queue: Queue) -> None:
+def release(queue: LocalQueue) -> None:
     """The queue is deleted, and whoever did that has taken care of what was put aside."""
     parked, waiting = queue.resume()
     for one in parked:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from leveret.broker.delivery.batch import Gap, Shared
     from leveret.broker.event_journal.node_journal import NodeJournal
     from leveret.broker.queue.features import Features
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
+    from leveret.broker.queue.paging import Paging
     from leveret.broker.vhost import Vhost
     from leveret.metadata.model.records import QueueSpec
     from leveret.metadata.rules.queue_rules import QueueRules
@@ -40,16 +41,16 @@ class Host(Protocol):
     vhosts: dict[str, Vhost]
     policy_version: int  # How often policies have changed.
 
-    def refresh(self, queue: Queue) -> None:
+    def refresh(self, queue: LocalQueue) -> None:
         """Apply policies again: they have changed since this queue last read them."""
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:
         """Return the rules that arguments and policies give a queue."""
 
-    def spill(self, queue: Queue, runs: list[Run]) -> None:
+    def spill(self, queue: LocalQueue, runs: list[Run]) -> None:
         """Put transient messages into the log; they can be loaded from now on."""
 
-    def load(self, queue: Queue, gap: Gap) -> None:
+    def load(self, queue: Paging, gap: Gap) -> None:
         """Read the beginning of this gap back; `Queue.on_loaded` follows."""
 
     def read_range(
@@ -59,23 +60,23 @@ class Host(Protocol):
         until they have `bytes_max`, and always one. `then` gets them, and the number to go on with; or None if they
         cannot be read. A queue keeps its numbers for ever, so this is how what is in the log is read in bulk."""
 
-    def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
+    def when_loaded(self, queue: LocalQueue, then: Callable[[], None]) -> None:
         """Call `then` when what is being read back for the queue is there, or the queue is gone."""
 
     def successor(self, queue: AnyQueue) -> AnyQueue | None:
         """Return the queue or proxy that replaces this one since it has another master."""
 
-    def on_unused(self, queue: Queue) -> None:
+    def on_unused(self, queue: LocalQueue) -> None:
         """The last consumer of an auto-delete queue is gone."""
 
-    def counts_of(self, queue: Queue) -> dict[int, int]:
+    def counts_of(self, queue: LocalQueue) -> dict[int, int]:
         """By number: how often messages of the queue were given back, as far as its log knows."""
 
-    def measure(self, queue: Queue, wanted: Wanted) -> Measured:
+    def measure(self, queue: LocalQueue, wanted: Wanted) -> Measured:
         """Return which of these messages the log holds, and about how many bytes they have."""
 
     def note(self, text: str) -> None:
         """A line for the log that people read."""
 
-    def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
+    def stored_within(self, queue: LocalQueue, first: int, last: int) -> list[tuple[int, int]]:
         """Return which of these messages the log holds, as ascending ranges."""

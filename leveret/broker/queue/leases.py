@@ -57,6 +57,7 @@ from leveret.base.range_set import RangeSet, Wanted, merged
 from leveret.broker.delivery.answers import unreachable
 from leveret.broker.delivery.batch import Gap, Span
 from leveret.broker.delivery.extension import Extension
+from leveret.broker.delivery.reserve import reserve
 from leveret.broker.queue import ttl_and_length
 from leveret.broker.queue.delivery_limit import DeliveryLimit
 from leveret.broker.queue.lease import (
@@ -73,7 +74,7 @@ from leveret.broker.queue.lease import (
     pack_lease,
     unpack_lease,
 )
-from leveret.broker.queue.reserve import reserve
+from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.model.refusals import Refusal, not_found, resource
 from leveret.metadata.rules.ha_policy import is_stream
@@ -84,7 +85,7 @@ if TYPE_CHECKING:
 
     from leveret.broker.broker import AnyQueue
     from leveret.broker.delivery.batch import Batch
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
 
 LEASES_MAX: Final = 256  # Of one queue, with those that are closed; of these the oldest goes first,
 CLOSED_MS: Final = 30 * 24 * 3600 * 1000  # and each of them after so long.
@@ -440,7 +441,7 @@ class _Taker:
 
 
 def open_lease(
-    queue: Queue,
+    queue: LocalQueue,
     name: str,
     timeout_ms: int | None,
     then: Callable[[LeaseView | Refusal], None],
@@ -453,7 +454,7 @@ def open_lease(
 
 
 def take_lease(
-    queue: Queue,
+    queue: LocalQueue,
     name: str,
     count_max: int,
     bytes_max: int,
@@ -465,25 +466,25 @@ def take_lease(
 
 
 def ack_lease(
-    queue: Queue, name: str, through: int, then: Callable[[LeaseView | Refusal], None], owner: str = ""
+    queue: LocalQueue, name: str, through: int, then: Callable[[LeaseView | Refusal], None], owner: str = ""
 ) -> None:
     """The places below `through` are done with."""
     _ask(queue, lambda leases: leases.ack(name, through, owner), then)
 
 
-def release_lease(queue: Queue, name: str, then: Callable[[LeaseView | Refusal], None]) -> None:
+def release_lease(queue: LocalQueue, name: str, then: Callable[[LeaseView | Refusal], None]) -> None:
     """Gives back what was not acknowledged, and forgets the lease."""
     _ask(queue, lambda leases: leases.release(name), then)
 
 
-def lease_views(queue: Queue) -> list[LeaseView]:
+def lease_views(queue: LocalQueue) -> list[LeaseView]:
     """Return a queue's leases, as far as they are on disk."""
     leases = queue.extension(Leases)
     return [] if leases is None else [lease.shown for lease in leases.all.values() if lease.shown is not None]
 
 
 def _ask(
-    queue: Queue,
+    queue: LocalQueue,
     act: Callable[[Leases], Lease | Refusal | Gap],
     then: Callable[[LeaseView | Refusal], None],
 ) -> None:
@@ -503,6 +504,7 @@ def _ask(
     if refusal is not None:
         then(refusal)
         return
+    assert isinstance(queue, Queue)  # A stream is refused.
     leases = queue.extension(Leases)
     if leases is None:
         leases = Leases(queue)
@@ -518,7 +520,7 @@ def _ask(
         _tell(queue, answer, then)
 
 
-def _refusal(queue: Queue) -> Refusal | None:
+def _refusal(queue: LocalQueue) -> Refusal | None:
     spec = queue.spec
     if queue.frozen:
         return unreachable(spec)
@@ -532,7 +534,7 @@ def _refusal(queue: Queue) -> Refusal | None:
     return None
 
 
-def _tell(queue: Queue, lease: Lease, then: Callable[[LeaseView | Refusal], None]) -> None:
+def _tell(queue: LocalQueue, lease: Lease, then: Callable[[LeaseView | Refusal], None]) -> None:
     view = lease.view()
 
     def on_safe(safe: bool) -> None:

@@ -14,100 +14,30 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.batch import Batch, Gap, Span
 from leveret.broker.queue import ttl_and_length
+from leveret.broker.queue.local_queue import LocalQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from leveret.base.counters import MessageCounters
     from leveret.broker.queue.host import Host
-    from leveret.metadata.rules.queue_rules import QueueRules
+    from leveret.metadata.model.records import QueueSpec
     from leveret.storage.format.queue_block import Run
 
 KEEP_BYTES: Final = 1 << 18  # The front of a queue that stays in memory whatever the cache says.
 SKIPPED_MAX: Final = 64  # Spans that cannot be forgotten now, after which looking for others is given up.
 
 
-class Paging:
-    """The part of a queue that forgets contents and reads them back."""
+class Paging(LocalQueue):
+    """A queue whose messages wait in order: forgets contents and reads them back."""
 
-    __slots__ = (
-        "delivered_through",
-        "durable",
-        "epoch",
-        "host",
-        "loading",
-        "memory_bytes",
-        "next_seq",
-        "noted_through",
-        "number",
-        "open",
-        "ready",
-        "ready_bytes",
-        "ready_count",
-        "policy_version",
-        "applied_rules",
-        "shared_bytes",
-        "has_upkeep",
-        "timed",
-        "totals",
-    )
+    __slots__ = ("loading", "ready", "ready_bytes", "timed")
 
-    host: Host
-    totals: MessageCounters
-    applied_rules: QueueRules
-    policy_version: int
-    durable: bool
-    ready: deque[Span | Gap]
-    ready_count: int
-    ready_bytes: int
-    memory_bytes: int
-    shared_bytes: int
-    timed: bool
-    has_upkeep: bool
-    open: Batch | None
-    loading: Gap | None
-    number: int
-    epoch: int
-    next_seq: int
-    delivered_through: int
-    noted_through: int
-
-    @property
-    def rules(self) -> QueueRules:
-        """Return the rules that apply to the queue's messages now."""
-        if self.policy_version != self.host.policy_version:
-            self.host.refresh(self)  # type: ignore[arg-type]
-        return self.applied_rules
-
-    def refresh_rules(self) -> None:
-        """Before anything is counted: if policies have changed since, then what holds now holds for it. In the middle,
-        `rules` would find messages that are neither counted nor gone."""
-        if self.policy_version != self.host.policy_version:
-            self.host.refresh(self)  # type: ignore[arg-type]
-
-    def _let_go(self, batch: Batch, count: int) -> None:
-        batch.left -= count
-        if batch.left <= 0:
-            if batch.shared_bytes:
-                self._uncount(batch, batch.size)
-            else:  # The same, without a call: this is done for every batch.
-                self.memory_bytes -= batch.size
-                self.host.content_bytes -= batch.size
-                batch.size = 0
-            batch.gone = len(batch.contents)
-
-    def _uncount(self, batch: Batch, size: int) -> None:
-        """So many bytes of a batch are not held any longer for this queue's sake."""
-        self.memory_bytes -= size
-        batch.size -= size
-        if batch.shared_bytes:
-            shared = min(batch.shared_bytes, size)
-            batch.shared_bytes -= shared
-            self.shared_bytes -= shared
-            size -= shared
-            if not batch.size:
-                batch.shares = None
-        self.host.content_bytes -= size
+    def __init__(self, spec: QueueSpec, host: Host) -> None:
+        super().__init__(spec, host)
+        self.ready: deque[Span | Gap] = deque()
+        self.ready_bytes = 0  # Of their bodies; counted only where there is a limit to it.
+        self.loading: Gap | None = None
+        self.timed = False  # Its messages, or some of them, grow old.
 
     def page_out(self) -> None:
         """Forget contents that the log has, from the newest on, until memory is within its bounds."""
@@ -142,7 +72,7 @@ class Paging:
             runs = batch.transient_runs(span.lo, span.hi)
         else:  # Whatever their kind, the log has none of them.
             runs = [batch.cut(span.lo, span.hi)]
-        host.spill(self, runs)  # type: ignore[arg-type]
+        host.spill(self, runs)
         # From now on these are messages of the log like any other: their settling must be recorded.
         batch.stored = True
         return True
@@ -220,10 +150,7 @@ class Paging:
         """Have its beginning read back."""
         if self.loading is None:
             self.loading = gap
-            self.host.load(self, gap)  # type: ignore[arg-type]  # Whatever pages is a queue.
-
-    def _tell_loaded(self) -> None:
-        """Contents were read back."""
+            self.host.load(self, gap)
 
     def on_loaded(self, gap: Gap, runs: list[Run], next_seq: int) -> None:
         """The beginning of a gap was read back: everything of it before `next_seq`."""
@@ -256,11 +183,6 @@ class Paging:
         else:
             self.ready_count -= gap.count - count  # The log is the truth.
         self.host.dirty[self] = None
-
-    def count_in(self, batch: Batch) -> None:
-        """Counts contents that were read and are not among those that wait."""
-        self.memory_bytes += batch.size
-        self.host.content_bytes += batch.size
 
     def forget_dead(self, span: Span) -> bool:
         """Forget contents of messages that neither wait nor are out with anybody, if the log has them."""
@@ -305,7 +227,3 @@ class Paging:
         if not batch.left:
             batch.size = 0
         self.count_in(batch)
-
-    def number_from(self, number: int) -> None:
-        """The next message has this number, or a higher one."""
-        self.next_seq = max(self.next_seq, number)

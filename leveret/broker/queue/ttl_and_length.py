@@ -101,7 +101,7 @@ def _due(queue: Queue, head: Span) -> tuple[int | None, int]:
     return (None if ttl_ms is None else came_ms + ttl_ms), end
 
 
-def bury_last(queue: Queue, count: int) -> None:
+def dead_letter_last(queue: Queue, count: int) -> None:
     """The last messages were overdue before they came. They never wait, so they push no others out."""
     last = queue.ready[-1] if queue.ready else None
     if queue.departure is not None or not isinstance(last, Span):

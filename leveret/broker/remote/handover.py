@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.delivery.unacked import Unacked
+    from leveret.broker.queue.local_queue import LocalQueue
     from leveret.broker.queue.queue import Queue
     from leveret.broker.remote.client_end import ClientEnd
 
@@ -54,7 +55,7 @@ class FormerQueue(RemoteQueue):
 
     __slots__ = ("new_master", "former_last_block")
 
-    def __init__(self, queue: Queue, new_master: ClientEnd) -> None:
+    def __init__(self, queue: LocalQueue, new_master: ClientEnd) -> None:
         super().__init__(queue.spec, new_master.broker)
         self.new_master = new_master
         self.former_last_block = (queue.epoch, queue.number)
@@ -65,7 +66,7 @@ class FormerQueue(RemoteQueue):
             self.new_master.pass_on(self, [(verdict, batch.first + lo, batch.first + hi - 1)])
 
 
-def pass_on_unacked(queue: Queue, successor: AnyQueue) -> bool:
+def pass_on_unacked(queue: LocalQueue, successor: AnyQueue) -> bool:
     """Tell the new master what is unacknowledged, and what was settled too late for a block. False: no link to it."""
     broker: Broker = queue.host  # type: ignore[assignment]  # Queues that have mirrors have a broker for a host.
     new_master = None if successor.is_local else successor.client_end

@@ -34,6 +34,7 @@ from leveret.broker.event_journal.queue_journal import MARK
 from leveret.broker.queue.delivery_limit import DeliveryLimit
 from leveret.broker.queue.hold import go_on, release
 from leveret.broker.queue.leases import Leases
+from leveret.broker.queue.queue import Queue
 from leveret.broker.queue.state import Access
 from leveret.broker.remote import peer_frames as w
 from leveret.broker.remote.client_end import ClientEnd, RemoteBatch
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from leveret.broker.delivery.batch import Batch
     from leveret.broker.delivery.consumer import Consumer, Subscriber
     from leveret.broker.delivery.offsets import Start
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
     from leveret.metadata.store import Applied
 
 WINDOW_BYTES: Final = 1 << 20
@@ -243,7 +244,7 @@ class Departure:
         self.then(None)
 
 
-def take_back(broker: Broker, queue: Queue) -> list[tuple[Batch, int, int]]:
+def take_back(broker: Broker, queue: LocalQueue) -> list[tuple[Batch, int, int]]:
     """Take everything of a queue that is unacknowledged. Later acknowledgements have no effect, and are no error."""
     pieces = []
     nowhere = ClientEnd(broker, "")
@@ -264,7 +265,7 @@ def take_back(broker: Broker, queue: Queue) -> list[tuple[Batch, int, int]]:
     return pieces
 
 
-def demote(queue: Queue, successor: AnyQueue) -> None:
+def demote(queue: LocalQueue, successor: AnyQueue) -> None:
     """A mirrored queue has another master from now on, or is led by this node in another epoch: the old object is void,
     and consumers go on with its successor, unless they asked to be cancelled."""
     broker: Broker = queue.host  # type: ignore[assignment]
@@ -320,6 +321,7 @@ class Arrivals:
         if self.broker.now_ms - self.dropped_ms.get(number, -AGAIN_MS) < AGAIN_MS:
             return Refusal(406, "an earlier attempt is still being cleared away; try again in some seconds")
         queue = self.broker.make_queue(known.spec)
+        assert isinstance(queue, Queue)  # Streams do not move: see `move`.
         queue.number_from(first)
         self.staged[number] = Staged(queue, self.broker.metadata.runs.get(peer, ""))
         return self.broker.run
@@ -362,7 +364,7 @@ def move(queue: AnyQueue, to: str, then: Callable[[str | None], None]) -> None:
     """Move a queue of this node."""
     if isinstance(queue, RemoteQueue):
         then(unreachable(queue.spec).text)
-    elif is_stream(queue.spec.arguments):
+    elif not isinstance(queue, Queue):
         then("a stream goes with its members only: its messages must keep their offsets")
     elif is_hidden_queue(queue.spec.name):
         then("what is delayed goes with its members only: it would lose the times at which it came")

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.delivery.batch import Batch
     from leveret.broker.mirrors.manager import Mirror
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
     from leveret.broker.remote.remote_queue import RemoteQueue
 
 QUEUE_BYTES_MAX: Final = 8 << 20  # Contents kept for one queue.
@@ -418,7 +418,7 @@ class Outboxes:
             if outbox.doubtful:
                 outbox.again()
 
-    def parked(self, queue: Queue, sents: list[Sent]) -> list[Parked]:
+    def parked(self, queue: LocalQueue, sents: list[Sent]) -> list[Parked]:
         """Have these wait for the queue's new master before they are sent again."""
         outbox, parked = self.of(queue.spec.id), list[Parked]()
         for sent in sents:
@@ -467,20 +467,20 @@ def epoch_producer(epoch: int) -> bytes:
     return b"epoch %d" % epoch
 
 
-def note_former_epoch(queue: Queue) -> None:
+def note_former_epoch(queue: LocalQueue) -> None:
     """At a new master: note that it has all messages up to here of the epoch before, and no others."""
     epoch = queue.former_last_block[0]
     if epoch:
         _note_epoch(queue, epoch, queue.next_seq - 1)
 
 
-def _note_epoch(queue: Queue, epoch: int, through: int) -> None:
+def _note_epoch(queue: LocalQueue, epoch: int, through: int) -> None:
     name = PREFIX + epoch_producer(epoch)
     if name in queue.durable_state.table or make_room(queue, name):
         queue.durable_state.set_quietly(name, ENTRY.pack(through, queue.host.wall_ms))
 
 
-def take_unconfirmed(broker: Broker, mirror: Mirror, queue: Queue) -> list[Sent]:
+def take_unconfirmed(broker: Broker, mirror: Mirror, queue: LocalQueue) -> list[Sent]:
     """Take what clients of this node have published to a queue that it leads, or led, and that the ring has not
     confirmed. The queue will not confirm it any more: its next master does, through the outbox. So what a deposed
     master refuses afterwards (`MirrorManager._stopped`) are publishes of other nodes, which send them again themselves,

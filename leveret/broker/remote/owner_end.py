@@ -19,9 +19,10 @@ from leveret.broker.delivery.answers import Got, Status, unreachable
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.delivery.confirms import REFUSED, Confirms
 from leveret.broker.delivery.offsets import NEXT, OFFSET, STARTS, Start
+from leveret.broker.delivery.reserve import reserve
 from leveret.broker.delivery.unacked import Delivered, Unacked
 from leveret.broker.queue.delivery_limit import DeliveryLimit
-from leveret.broker.queue.reserve import reserve
+from leveret.broker.queue.queue import Queue
 from leveret.broker.remote import peer_frames as w
 from leveret.broker.remote.client_end import FEED_BYTES_MAX, FIRST_CREDIT, FLUSH_BYTES
 from leveret.broker.remote.handover import unmark
@@ -34,7 +35,7 @@ from leveret.storage.format.queue_marks import unpack_marks
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
-from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
 
 UNLIMITED: Final = 1 << 30
 # Frames that begin with the index of the metadata at the client's node.
@@ -53,7 +54,7 @@ class RemoteConsumer:
         self,
         owner_end: OwnerEnd,
         number: int,
-        queue: Queue,
+        queue: LocalQueue,
         tag: str,
         no_ack: bool,
         exclusive: bool,
@@ -258,7 +259,7 @@ class OwnerEnd:
         out = [(first, last) for verdict, first, last in verdicts if verdict in (w.OUT, w.FIRST_OUT)]
         queue = self.broker.queues_by_id.get(number)
         unacked = self.inherited.setdefault((number, epoch, block), Unacked())
-        if queue is not None and queue.is_local and queue.former_last_block == (epoch, block):
+        if isinstance(queue, Queue) and queue.former_last_block == (epoch, block):
             unmark(queue, verdicts)
             for batch, lo, hi in reserve(queue, sorted(out)):
                 unacked.add(batch.first + lo, hi - lo, queue, None, batch, lo, self.broker.now_ms)
@@ -426,7 +427,7 @@ class OwnerEnd:
         if is_elsewhere:
             then(False)
         elif not queue.later(lambda found: self._on_apart(number, found, rest) if self.is_up else None):
-            if queue.is_local:
+            if isinstance(queue, Queue):
                 detachment.settle_record(queue, self.apart.setdefault(queue_id, Unacked()), record, then)
             else:
                 then(False)

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from leveret.broker.delivery.consumer import Subscriber
     from leveret.broker.delivery.publish_numbers import Origin
     from leveret.broker.mirrors.detached import DetachedQueue
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
     from leveret.broker.remote.store_and_forward import Spool
     from leveret.metadata.model.records import QueueSpec
     from leveret.metadata.rules.queue_rules import QueueRules
@@ -480,7 +480,7 @@ class RemoteQueue:
 
     # -- Moving --------------------------------------------------------------------------------------------------
 
-    def on_moved(self, spec: QueueSpec, successor: Queue | None) -> None:
+    def on_moved(self, spec: QueueSpec, successor: LocalQueue | None) -> None:
         """The queue has another home. What was published through the old one must arrive before later publishes, so a
         question is sent after it; its answer, which comes through the old home from the new one, says that all of it
         has arrived. The queue may move on before that. Then the first answer counts: that of the first node may wait

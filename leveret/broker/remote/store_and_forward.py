@@ -73,7 +73,7 @@ from leveret.broker.remote.outbox import Receipt
 from leveret.broker.remote.spool_delivery import TRANSIENT, SpoolDelivery, published_kind
 from leveret.metadata.model.records import QueueSpec
 from leveret.metadata.rules.ha_policy import is_stream
-from leveret.metadata.rules.queue_rules import REJECT_TO_DLX
+from leveret.metadata.rules.queue_rules import PLAIN, REJECT_TO_DLX
 from leveret.storage.format.queue_block import KEPT, OVERDUE, PERSISTENT, REDELIVERED
 
 if TYPE_CHECKING:
@@ -82,7 +82,6 @@ if TYPE_CHECKING:
     from leveret.broker.remote.outbox import Sent
     from leveret.broker.remote.remote_queue import RemoteQueue
     from leveret.broker.remote.spool_registry import SpoolRegistry
-    from leveret.metadata.rules.queue_rules import QueueRules
 
 SPOOL: Final = 1 << 62  # Set in the number under which the log has the spool of a queue.
 FLIGHT_BYTES: Final = 256 << 10
@@ -134,7 +133,8 @@ class Spool(Queue):
 
     def __init__(self, spools: SpoolRegistry, target: QueueSpec) -> None:
         node = spools.broker.node_name
-        super().__init__(QueueSpec(SPOOL | target.id, target.vhost, target.name, node=node), spools.broker)
+        spec = QueueSpec(SPOOL | target.id, target.vhost, target.name, node=node)
+        super().__init__(spec, spools.broker, PLAIN)  # The queue's rules apply when its messages are there.
         self.spools = spools
         self.target = target.id
         self.delivery = SpoolDelivery(self)
@@ -152,9 +152,6 @@ class Spool(Queue):
         self.is_paced = False  # Publishers wait until the next batch is answered.
         self.held: list[Parked] | None = None  # Publishes that wait until the spool is empty.
         self.sent = self.expired = self.turned_away = 0
-
-    def __repr__(self) -> str:
-        return f"Spool({self.spec.vhost!r}, {self.spec.name!r})"
 
     @property
     def who(self) -> str:
@@ -177,9 +174,6 @@ class Spool(Queue):
         """Publishes go straight to the queue again."""
         fronts, self.fronts = self.fronts, []
         return fronts
-
-    def set_rules(self, rules: QueueRules) -> None:
-        """Does nothing: the queue's rules apply when its messages are there."""
 
     def begin(self) -> None:
         """Begin, as a new spool or with what was read from the log."""

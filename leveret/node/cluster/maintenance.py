@@ -30,7 +30,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.broker.remote.migrate import move as begin_move
 from leveret.metadata.model.commands import ClearGlobalParameter, NodeStarted
 from leveret.metadata.model.hidden_queues import is_journal
@@ -263,7 +263,7 @@ class Maintenance:
         await self.clients_gone()
         await drain_spools.sent_on(self.node)
         await self.step_down()
-        local = (queue for queue in self.node.broker.queues_by_id.values() if isinstance(queue, Queue))
+        local = (queue for queue in self.node.broker.queues_by_id.values() if isinstance(queue, LocalQueue))
         queues = [queue for queue in local if not is_journal(queue.spec.name)]  # Journals end with their nodes.
         for done, queue in enumerate(queues):
             if not queue.deleted:
@@ -271,7 +271,7 @@ class Maintenance:
                 logger.info("queue '%s' in vhost '%s' moved to another node", queue.spec.name, queue.spec.vhost)
             progress(f"{done + 1} of {len(queues)} queues moved")
 
-    async def move(self, queue: Queue, to: str) -> None:
+    async def move(self, queue: LocalQueue, to: str) -> None:
         """Moves a queue to another node. Raises `AdminError`; then the queue is where it was."""
         if queue.mirror is not None:
             await self._hand_over(queue, queue.mirror, to)
@@ -288,7 +288,7 @@ class Maintenance:
         if problem is not None and not queue.deleted:
             raise AdminError(f"queue '{queue.spec.name}' could not be moved to {to}: {problem}")
 
-    async def _hand_over(self, queue: Queue, mirror: Mirror, to: str) -> None:
+    async def _hand_over(self, queue: LocalQueue, mirror: Mirror, to: str) -> None:
         """Makes the mirror at `to` the master: a mirrored queue is only ever handed over to a mirror."""
         node = self.node
         begun = node.broker.mirrors.hand_over(mirror, to)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.broker.delivery.batch import Batch, Gap
 from leveret.broker.mirrors import status
+from leveret.broker.queue.queue import Queue
 from leveret.broker.queue.ttl_and_length import bodies
 from leveret.metadata.definitions import from_table
 from leveret.metadata.rules.ha_policy import is_quorum, is_stream
@@ -27,7 +28,7 @@ from leveret.protocol.properties import timestamp
 
 if TYPE_CHECKING:
     from leveret.broker.mirrors.manager import Mirror
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
     from leveret.metadata.model.records import QueueSpec
     from leveret.node.admin.dispatch import Control
 
@@ -134,7 +135,7 @@ def queue_down(control: Control, spec: QueueSpec) -> dict[str, Any]:
 # -- Fields that only the master knows -----------------------------------------------------------------------------
 
 
-def queue_row(control: Control, queue: Queue, windows: Windows) -> dict[str, Any]:
+def queue_row(control: Control, queue: LocalQueue, windows: Windows) -> dict[str, Any]:
     samples = control.node.samples
     past = ObjectHistory(samples, s.OF_QUEUE, samples.queues.get(queue))
     values = dict(zip(s.QUEUE, figures_of(queue), strict=True))
@@ -146,7 +147,8 @@ def queue_row(control: Control, queue: Queue, windows: Windows) -> dict[str, Any
     if names:
         row["message_stats"] = message_stats(values, past, sorted(names), windows.messages)
     share = _capacity(queue, past)
-    single = queue.consumer_order.active if queue.consumer_order is not None and queue.rules.single_active else None
+    order = queue.consumer_order if isinstance(queue, Queue) else None
+    single = order.active if order is not None and queue.rules.single_active else None
     row |= {
         "backing_queue_status": {
             "mode": "default",
@@ -173,7 +175,7 @@ def queue_row(control: Control, queue: Queue, windows: Windows) -> dict[str, Any
     if is_stream(queue.spec.arguments):
         row["readers"] = {control.name: len(queue.consumers)}
     if queue.rules.keeps_dead or is_quorum(queue.spec.arguments):
-        dead = control.node.broker.dead_letters.retry.count(queue)
+        dead = _dead(control, queue)
         mean = row["message_bytes_persistent"] / (row["messages_persistent"] or 1)
         row |= {"messages_dlx": dead, "message_bytes_dlx": int(dead * mean)}
         row["messages"] += dead
@@ -204,19 +206,19 @@ def time_of_day(seconds: float) -> str:
     return f"{text}.{int((seconds - whole) * 1000):03}+00:00"
 
 
-def _owner(control: Control, queue: Queue) -> dict[str, Any]:
+def _owner(control: Control, queue: LocalQueue) -> dict[str, Any]:
     for connection, name in control.node.broker.connections.items():
         if name == queue.spec.owner:
             return {"name": str(connection.peer), "peer_host": connection.peer.host, "peer_port": connection.peer.port}
     return {}
 
 
-def capacity(control: Control, queue: Queue) -> float:
+def capacity(control: Control, queue: LocalQueue) -> float:
     samples = control.node.samples
     return _capacity(queue, ObjectHistory(samples, s.OF_QUEUE, samples.queues.get(queue)))
 
 
-def _capacity(queue: Queue, past: ObjectHistory) -> float:
+def _capacity(queue: LocalQueue, past: ObjectHistory) -> float:
     """Returns the share of the last samples in which no message was ready; 0 without consumers, as in RabbitMQ."""
     if not queue.consumers:
         return 0
@@ -248,10 +250,10 @@ class _Measure:
         return self.seen_bytes / self.seen if self.seen else 0.0
 
 
-def _waiting(queue: Queue) -> tuple[_Measure, int]:
+def _waiting(queue: LocalQueue) -> tuple[_Measure, int]:
     """Returns a measure of the ready messages in memory, and how many ready messages are on disk only."""
     found, measured, on_disk = _Measure(), 0, 0
-    for at, entry in enumerate(islice(queue.ready, ENTRIES_MAX)):
+    for at, entry in enumerate(islice(queue.ready, ENTRIES_MAX) if isinstance(queue, Queue) else ()):
         if isinstance(entry, Gap):
             on_disk += entry.count
         elif at < ENTRIES:
@@ -262,7 +264,7 @@ def _waiting(queue: Queue) -> tuple[_Measure, int]:
     return found, on_disk
 
 
-def _out(queue: Queue) -> _Measure:
+def _out(queue: LocalQueue) -> _Measure:
     """Returns a measure of the unacknowledged messages, as far as they are easily found."""
     found = _Measure()
     for consumer in list(queue.consumers)[:ENTRIES]:
@@ -276,7 +278,7 @@ def _out(queue: Queue) -> _Measure:
     return found
 
 
-def sizes(control: Control, queue: Queue) -> dict[str, int]:
+def sizes(control: Control, queue: LocalQueue) -> dict[str, int]:
     ready, on_disk = _waiting(queue)
     out = _out(queue)
     log = control.node.storage.log.queues.get(queue.spec.id)
@@ -300,13 +302,18 @@ def sizes(control: Control, queue: Queue) -> dict[str, int]:
     }
 
 
-def message_count(control: Control, queue: Queue) -> int:
+def message_count(control: Control, queue: LocalQueue) -> int:
     """Of a queue, with its dead letters that nobody has taken yet."""
-    return queue.ready_count + queue.unacked_count + control.node.broker.dead_letters.retry.count(queue)
+    return queue.ready_count + queue.unacked_count + _dead(control, queue)
 
 
-def head_timestamp(queue: Queue) -> int | None:
-    if queue.ready:
+def _dead(control: Control, queue: LocalQueue) -> int:
+    """Returns how many dead letters of a queue nobody has taken yet."""
+    return control.node.broker.dead_letters.retry.count(queue) if isinstance(queue, Queue) else 0
+
+
+def head_timestamp(queue: LocalQueue) -> int | None:
+    if isinstance(queue, Queue) and queue.ready:
         head = queue.ready[0]
         return None if isinstance(head, Gap) else timestamp(head.batch.contents[head.lo], HEADER_AT)
     first = _out(queue).first
@@ -316,7 +323,7 @@ def head_timestamp(queue: Queue) -> int | None:
 # -- One figure of many queues -------------------------------------------------------------------------------------
 
 
-def queue_figure(control: Control, queue: Queue, path: list[str]) -> Any:
+def queue_figure(control: Control, queue: LocalQueue, path: list[str]) -> Any:
     """Returns one field of a queue's row, for sorting, as cheaply as possible."""
     name = path[0]
     if len(path) == 1:
@@ -338,7 +345,7 @@ def queue_figure(control: Control, queue: Queue, path: list[str]) -> Any:
     return row
 
 
-def _stat(control: Control, queue: Queue, path: list[str]) -> Any:
+def _stat(control: Control, queue: LocalQueue, path: list[str]) -> Any:
     columns = is_detail(path[1].removesuffix("_details"))
     if any(column not in s.QUEUE for column in columns):
         return None

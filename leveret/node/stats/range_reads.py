@@ -37,6 +37,7 @@ from leveret.broker.delivery.batch import Gap, Span
 from leveret.broker.kinds.priority_queue import PriorityQueue
 from leveret.broker.kinds.stream import StreamQueue
 from leveret.broker.queue.leases import Leases
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.rules.ha_policy import is_stream
 
@@ -102,10 +103,10 @@ class RangeReads:
 
     # -- Copies, and which messages are safe ---------------------------------------------------------------------
 
-    def master(self, spec: QueueSpec) -> Queue | None:
+    def master(self, spec: QueueSpec) -> LocalQueue | None:
         """Returns the queue, if its master is at this node."""
         queue = self.node.broker.queues_by_id.get(spec.id)
-        return queue if isinstance(queue, Queue) and not queue.deleted else None
+        return queue if isinstance(queue, LocalQueue) and not queue.deleted else None
 
     def readers(self, spec: QueueSpec) -> tuple[str, ...]:
         """Returns the nodes whose copies can be read according to the metadata, the master's first."""
@@ -157,7 +158,7 @@ class RangeReads:
             messages = max(following - queue.first, 0)
             return Extent(min(queue.first, following), following, messages, queue.retention.bytes)
         firsts = [] if state is None else [one for one in (state.live.first, state.spilled.first) if one is not None]
-        if queue.mirror is None and queue.ready:
+        if queue.mirror is None and isinstance(queue, Queue) and queue.ready:
             firsts.append(min(entry.first for entry in _fronts(queue)))
         leases = queue.extension(Leases)
         if queue.mirror is None and leases is not None:
@@ -298,9 +299,9 @@ class RangeReads:
             waiting.told.set_result(None)
 
 
-def memory_only(queue: Queue, state: QueueLog | None, first: int, last: int) -> list[Run]:
+def memory_only(queue: LocalQueue, state: QueueLog | None, first: int, last: int) -> list[Run]:
     """Returns the messages that are ready or leased, and not in the log."""
-    if queue.mirror is not None or isinstance(queue, StreamQueue):
+    if queue.mirror is not None or not isinstance(queue, Queue):
         return []
     spilled = RangeSet() if state is None else state.spilled
     stored = 0 if state is None else state.live.count + spilled.count
@@ -334,7 +335,7 @@ def _fronts(queue: Queue) -> Iterable[Span | Gap]:
     return queue.ready if isinstance(queue, PriorityQueue) else (queue.ready[0],)
 
 
-def _unstored(queue: Queue, span: Span, spilled: RangeSet, first: int, last: int) -> list[Run]:
+def _unstored(queue: LocalQueue, span: Span, spilled: RangeSet, first: int, last: int) -> list[Run]:
     batch = span.batch
     lo, hi = max(span.lo, first - batch.first), min(span.hi, last - batch.first + 1)
     found = batch.transient_runs(lo, hi) if queue.durable else [batch.cut(lo, hi)]

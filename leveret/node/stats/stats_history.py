@@ -30,7 +30,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.base.counters import WORDS, MessageCounters
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.node.system.time_slices import TimeSlices
 
@@ -103,7 +103,7 @@ def counted(session: Session) -> tuple[int, ...]:
     return tuple(values)
 
 
-def figures_of(queue: Queue) -> tuple[int, ...]:
+def figures_of(queue: LocalQueue) -> tuple[int, ...]:
     return (*_TRAFFIC(queue.totals), queue.ready_count, queue.unacked_count)
 
 
@@ -114,7 +114,7 @@ class StatsHistory:
         self.node = node
         self.interval_ms = node.settings.statistics_interval_ms
         self.tick = 0  # The last interval that was sampled.
-        self.queues: dict[Queue, Rows] = {}
+        self.queues: dict[LocalQueue, Rows] = {}
         self.sessions: dict[Session, Rows] = {}
         self.connections: dict[ClientConnection, Rows] = {}
         self.exchanges: dict[tuple[str, str], Rows] = {}
@@ -193,7 +193,7 @@ class StatsHistory:
     async def _take_queues(self, tick: int, since_ms: int) -> None:
         slices, known = TimeSlices(), self.queues
         for queue in list(self.node.broker.queues_by_id.values()):
-            if isinstance(queue, Queue) and not queue.deleted:
+            if isinstance(queue, LocalQueue) and not queue.deleted:
                 rows = known.get(queue)
                 if rows is None or queue.active_ms >= since_ms:
                     self._take_queue(queue, rows, tick)
@@ -202,7 +202,7 @@ class StatsHistory:
             if slices.is_over():
                 await slices.rest()
 
-    def _take_queue(self, queue: Queue, rows: Rows | None, tick: int) -> None:
+    def _take_queue(self, queue: LocalQueue, rows: Rows | None, tick: int) -> None:
         if rows is None:
             rows = self.queues[queue] = []
         values = figures_of(queue)
@@ -263,7 +263,7 @@ class StatsHistory:
         queues may have ended since the last sample."""
         ended, self.node.broker.ended = self.node.broker.ended or {}, {}
         async for one in TimeSlices().each(ended):
-            if isinstance(one, Queue):
+            if isinstance(one, LocalQueue):
                 rows = self.queues.pop(one, [])
                 before = OF_QUEUE.unpack(rows[-1])[1:] if rows else (0,) * len(QUEUE)
                 values = (*_TRAFFIC(one.totals), 0, 0)

@@ -119,7 +119,7 @@ ALONE: Final = (
     Mutation(
         "does not go on when what is held may",
         1,
-        "Connection._go_on",
+        "amqp.connection:Connection._go_on",
         "if not self.held and not self.closed and self.on_released is not None:\n    self.on_released()",
         "pass",
     ),

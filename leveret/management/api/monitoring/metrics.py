@@ -25,7 +25,7 @@ from leveret.node.system.alarms import sockets_limit
 from leveret.node.system.loop_watch import BOUNDS_S
 
 if TYPE_CHECKING:
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
     from leveret.node.admin.dispatch import Control
     from leveret.node.system.loop_watch import TurnTimes
     from leveret.sessions.amqp.channel import Channel
@@ -70,7 +70,7 @@ class Figure(NamedTuple):
 # -- Queues --------------------------------------------------------------------------------------------------------
 
 
-def is_unused(queue: Queue) -> bool:
+def is_unused(queue: LocalQueue) -> bool:
     """Tell whether a queue has never been used, so that all its metrics are zero."""
     return not (
         queue.ready_count
@@ -82,21 +82,21 @@ def is_unused(queue: Queue) -> bool:
     )
 
 
-def _stored(control: Control, queue: Queue) -> tuple[int, int]:
+def _stored(control: Control, queue: LocalQueue) -> tuple[int, int]:
     log = control.node.storage.log.queues.get(queue.spec.id)
     return (0, 0) if log is None else (log.count, log.message_bytes)
 
 
-def _bytes(control: Control, queue: Queue) -> int:
+def _bytes(control: Control, queue: LocalQueue) -> int:
     return max(queue.memory_bytes, _stored(control, queue)[1])
 
 
-def _share(control: Control, queue: Queue, part: int) -> int:
+def _share(control: Control, queue: LocalQueue, part: int) -> int:
     count = queue.ready_count + queue.unacked_count
     return _bytes(control, queue) * part // count if count else 0
 
 
-def _in_memory(control: Control, queue: Queue) -> int:
+def _in_memory(control: Control, queue: LocalQueue) -> int:
     """Estimate how many ready messages are in memory, from the share of their bytes that is."""
     stored, size = _stored(control, queue)
     if not queue.ready_count or not size or queue.memory_bytes >= size:
@@ -104,8 +104,8 @@ def _in_memory(control: Control, queue: Queue) -> int:
     return min(queue.ready_count, stored * queue.memory_bytes // size)
 
 
-def _mirrors(in_sync: bool) -> Callable[[Control, Queue], int | None]:
-    def value(control: Control, queue: Queue) -> int | None:
+def _mirrors(in_sync: bool) -> Callable[[Control, LocalQueue], int | None]:
+    def value(control: Control, queue: LocalQueue) -> int | None:
         view = queue.spec.view
         if view is None:
             return None
@@ -114,8 +114,8 @@ def _mirrors(in_sync: bool) -> Callable[[Control, Queue], int | None]:
     return value
 
 
-def _lag(name: str) -> Callable[[Control, Queue], Number | None]:
-    def value(control: Control, queue: Queue) -> Number | None:
+def _lag(name: str) -> Callable[[Control, LocalQueue], Number | None]:
+    def value(control: Control, queue: LocalQueue) -> Number | None:
         if queue.mirror is None:
             return None
         lags = mirror_lags(control, queue.mirror)
@@ -125,17 +125,17 @@ def _lag(name: str) -> Callable[[Control, Queue], Number | None]:
     return value
 
 
-def _leases(control: Control, queue: Queue) -> int | None:
+def _leases(control: Control, queue: LocalQueue) -> int | None:
     leases = queue.extension(Leases)
     return None if leases is None else len(leases.all)
 
 
-def _leased(control: Control, queue: Queue) -> int | None:
+def _leased(control: Control, queue: LocalQueue) -> int | None:
     leases = queue.extension(Leases)
     return None if leases is None else sum(view.out for view in lease_views(queue))
 
 
-def _traffic(name: str) -> Callable[[Control, Queue], int]:
+def _traffic(name: str) -> Callable[[Control, LocalQueue], int]:
     return lambda control, queue: int(getattr(queue.totals, name))
 
 

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret import __version__
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.management.api.common.base import Handlers
 from leveret.management.api.monitoring import metrics as m
 from leveret.management.http.http_messages import Buffer, Problem, Request, Response, bad_request
@@ -108,7 +108,11 @@ class MetricHandlers(Handlers):
         slices, found = TimeSlices(), []
         for queue in list(self.node.broker.queues_by_id.values()):
             spec = queue.spec
-            if isinstance(queue, Queue) and not is_hidden_queue(spec.name) and (vhosts is None or spec.vhost in vhosts):
+            if (
+                isinstance(queue, LocalQueue)
+                and not is_hidden_queue(spec.name)
+                and (vhosts is None or spec.vhost in vhosts)
+            ):
                 found.append((f'vhost="{_escaped(spec.vhost)}",queue="{_escaped(spec.name)}"', queue))
             if slices.is_over():
                 await slices.rest()
@@ -155,7 +159,7 @@ class MetricHandlers(Handlers):
         sums: list[float] = [0] * len(wanted)
         unused = 0
         for _, thing in things:
-            if isinstance(thing, Queue) and m.is_unused(thing):
+            if isinstance(thing, LocalQueue) and m.is_unused(thing):
                 unused += 1  # Most are, where there are very many.
                 if slices.is_over():
                     await slices.rest()

@@ -16,7 +16,7 @@ from leveret.base.exit_codes import USAGE
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
     from leveret.metadata.model.commands import Command as Change
     from leveret.metadata.store import Applied, Metadata
     from leveret.node.cluster.maintenance import Maintenance
@@ -142,7 +142,7 @@ class Node(Protocol):
     @property
     def started_bytes(self) -> int: ...  # The memory of the process when the node was made.
     def memory_unused(self) -> int: ...
-    async def move(self, queue: Queue, to: str) -> None: ...
+    async def move(self, queue: LocalQueue, to: str) -> None: ...
 
 
 class Listeners(Protocol):

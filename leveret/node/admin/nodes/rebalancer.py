@@ -29,7 +29,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.base.exit_codes import UNAVAILABLE, USAGE
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.metadata import rebalancing as r
 from leveret.metadata.model.commands import ClearGlobalParameter, SetGlobalParameter
 from leveret.metadata.model.hidden_queues import is_hidden_queue, is_journal
@@ -391,7 +391,7 @@ def local_balance(control: Control) -> dict[str, Any]:
     queues = [
         [queue.spec.id, queue.ready_count + queue.unacked_count, len(queue.consumers)]
         for queue in broker.queues_by_id.values()
-        if isinstance(queue, Queue)
+        if isinstance(queue, LocalQueue)
     ]
     return {
         "node": control.name,

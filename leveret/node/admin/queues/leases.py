@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.base.exit_codes import UNAVAILABLE, USAGE
 from leveret.broker.queue import leases
 from leveret.broker.queue.lease import LeaseView
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.metadata.model.refusals import Refusal
 from leveret.node.admin.common import listing_columns as columns_
 from leveret.node.admin.common.command import NUMBERS, OBJECT, RUNNING, TEXT, TEXTS, Commands, Refused
@@ -35,7 +35,7 @@ COMMANDS = Commands()
 QUEUES_AT_ONCE: Final = 10_000
 
 
-def _row(queue: Queue, view: LeaseView) -> dict[str, Any]:
+def _row(queue: LocalQueue, view: LeaseView) -> dict[str, Any]:
     return {
         "name": view.name,
         "queue": queue.spec.name,
@@ -69,7 +69,7 @@ async def local_leases(control: Control, queues: list[int], columns: list[str]) 
     found = {}
     async for number in TimeSlices().each(queues):
         queue = control.node.broker.queues_by_id.get(number)
-        if isinstance(queue, Queue):
+        if isinstance(queue, LocalQueue):
             rows = [_row(queue, view) for view in leases.lease_views(queue)]
             if rows:  # Few queues have any.
                 found[str(number)] = [[row[name] for name in columns] for row in rows]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.base.exit_codes import UNAVAILABLE
 from leveret.broker.delivery.batch import Gap
-from leveret.broker.kinds.stream import StreamQueue
+from leveret.broker.queue.queue import Queue
 from leveret.metadata.rules.ha_policy import is_quorum, is_stream
 from leveret.node.admin.common.command import NUMBER, RUNNING, TEXT, Commands, Refused
 from leveret.node.admin.queues.lists import running_nodes, shown_table
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from leveret.broker.delivery.batch import Span
-    from leveret.broker.queue.queue import Queue
     from leveret.metadata.model.records import QueueSpec
     from leveret.node.admin.dispatch import Control
     from leveret.storage.format.queue_block import Run
@@ -52,7 +51,7 @@ async def peek(control: Control, vhost: str, name: str, position: int) -> Any:
 async def local_peek(control: Control, vhost: str, name: str, position: int) -> Any:
     spec = queue_spec(control, vhost, name, UNAVAILABLE, f"Target queue was not found in virtual host '{vhost}'")
     queue = queue_here(control, spec)
-    if isinstance(queue, StreamQueue):
+    if not isinstance(queue, Queue):
         raise Refused(UNAVAILABLE, NO_STREAM)
     if not 1 <= position <= queue.ready_count:
         raise Refused(UNAVAILABLE, NOT_THERE)
@@ -142,7 +141,7 @@ async def local_peek_many(control: Control, vhost: str, name: str, position: int
     if not (position >= 1 and 1 <= count <= PEEK_MAX and 0 <= bytes_max <= PEEK_BYTES_MAX):
         raise Refused(UNAVAILABLE, "position, count or bytes_max is out of bounds")
     queue = queue_here(control, queue_spec(control, vhost, name, UNAVAILABLE, "not_found"))
-    if isinstance(queue, StreamQueue):
+    if not isinstance(queue, Queue):
         raise Refused(UNAVAILABLE, NO_STREAM)
     ready = queue.ready_count
     found: list[dict[str, Any]] = []

@@ -25,8 +25,9 @@ from leveret.base.control_protocol import VALIDATION
 from leveret.base.exit_codes import UNAVAILABLE, USAGE
 from leveret.broker.client_log import CONNECTION_PID
 from leveret.broker.delivery.batch import Gap
-from leveret.broker.kinds.stream import StreamQueue
+from leveret.broker.kinds.stream import unsupported
 from leveret.broker.mirrors import status
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.broker.queue.queue import Queue
 from leveret.broker.session.arguments import CLASSIC
 from leveret.metadata.model.commands import DeleteQueue
@@ -76,18 +77,18 @@ def _counted(read: Callable[[Any], Any]) -> Getter:
     return lambda control, pair: "" if pair[1] is None else read(pair[1])
 
 
-def _on_disk(queue: Queue) -> int:
-    return sum(one.count for one in queue.ready if isinstance(one, Gap))
+def _on_disk(queue: LocalQueue) -> int:
+    return sum(one.count for one in queue.ready if isinstance(one, Gap)) if isinstance(queue, Queue) else 0
 
 
-def _state(control: Control, pair: tuple[QueueSpec, Queue | None]) -> str:
+def _state(control: Control, pair: tuple[QueueSpec, LocalQueue | None]) -> str:
     queue = pair[1]
     if queue is None:
         return status.DOWN
     return status.RUNNING if queue.mirror is None else status.state(queue.mirror)
 
 
-def _idle_since(control: Control, queue: Queue) -> str:
+def _idle_since(control: Control, queue: LocalQueue) -> str:
     """Returns when the queue was last used; if it never was, when it was declared, or its node was started."""
     idle_s = time.monotonic() - control.started_s
     if since_ms := queue.active_ms or queue.born_ms:
@@ -139,7 +140,7 @@ def _mirror_node_names(control: Control, pair: tuple[QueueSpec, Any]) -> Any:
     return "" if nodes is None else nodes
 
 
-def _capacity(control: Control, pair: tuple[QueueSpec, Queue | None]) -> Any:
+def _capacity(control: Control, pair: tuple[QueueSpec, LocalQueue | None]) -> Any:
     return "" if pair[1] is None else capacity(control, pair[1])
 
 
@@ -332,7 +333,7 @@ async def local_queues(control: Control, queues: list[int], columns: list[str]) 
     found = {}
     async for number in TimeSlices(steps=4).each(queues):
         queue = control.node.broker.queues_by_id.get(number)
-        if isinstance(queue, Queue):
+        if isinstance(queue, LocalQueue):
             found[str(number)] = [QUEUE[name](control, (queue.spec, queue)) for name in columns]
     return found
 
@@ -398,9 +399,9 @@ async def at_home(control: Control, spec: QueueSpec, command: str, arguments: di
         raise Refused(UNAVAILABLE, f"{text} ({error})") from None
 
 
-def queue_here(control: Control, spec: QueueSpec) -> Queue:
+def queue_here(control: Control, spec: QueueSpec) -> LocalQueue:
     queue = control.node.broker.vhosts[spec.vhost].queues[spec.name]
-    if not isinstance(queue, Queue):  # Its master moved while the question was on its way.
+    if not isinstance(queue, LocalQueue):  # Its master moved while the question was on its way.
         raise Refused(UNAVAILABLE, f"queue '{spec.name}' in vhost '{spec.vhost}' is at {spec.node} now; try again")
     return queue
 
@@ -439,8 +440,8 @@ async def purge_queue(control: Control, vhost: str, name: str) -> Any:
 @COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT)
 async def local_purge_queue(control: Control, vhost: str, name: str) -> Any:
     queue = queue_here(control, queue_spec(control, vhost, name, UNAVAILABLE, "not_found"))
-    if isinstance(queue, StreamQueue):
-        raise Refused(UNAVAILABLE, queue.refusal("queue.purge").text)
+    if not isinstance(queue, Queue):
+        raise Refused(UNAVAILABLE, unsupported("queue.purge", queue.spec).text)
     count = queue.purge()
     control.node.schedule()
     return {"messages": count}

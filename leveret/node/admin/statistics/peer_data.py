@@ -10,7 +10,7 @@ from leveret.node.stats.range_reads import Elsewhere
 
 if TYPE_CHECKING:
     from leveret.broker.queue.lease import LeaseView
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.local_queue import LocalQueue
     from leveret.metadata.model.records import QueueSpec
     from leveret.node.admin.dispatch import Control
 
@@ -46,7 +46,7 @@ async def local_data_queues(control: Control, ids: list[int]) -> list[dict[str, 
     return rows
 
 
-def leases(queue: Queue) -> list[dict[str, Any]]:
+def leases(queue: LocalQueue) -> list[dict[str, Any]]:
     return [lease_row(queue.spec, view) for view in lease_views(queue)]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.base.exit_codes import USAGE
 from leveret.broker.mirrors import status
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.node.admin.common.command import NUMBER, NUMBERS, OBJECT, RUNNING, TEXT, TEXTS, Commands, Refused
 from leveret.node.admin.statistics import node_rows
@@ -54,7 +54,7 @@ async def local_queue_rows(control: Control, queues: list[int], past: dict[str, 
     windows, slices, found = Windows.asked(control, past), TimeSlices(), {}
     for number in queues:
         queue = control.node.broker.queues_by_id.get(number)
-        if isinstance(queue, Queue):
+        if isinstance(queue, LocalQueue):
             found[str(number)] = queue_rows.queue_row(control, queue, windows)
         await slices.rest()
     return found
@@ -67,7 +67,7 @@ async def local_queue_totals(control: Control, queues: list[int]) -> Any:
     slices, found = TimeSlices(), {}
     for number in queues:
         queue = control.node.broker.queues_by_id.get(number)
-        if isinstance(queue, Queue):
+        if isinstance(queue, LocalQueue):
             found[str(number)] = [queue.ready_count, queue.unacked_count]
         if slices.is_over():
             await slices.rest()
@@ -87,7 +87,7 @@ async def local_queue_figures(control: Control, path: list[str], after: int) -> 
     for number in islice(there, after, None):
         last += 1
         queue = control.node.broker.queues_by_id.get(number)
-        if isinstance(queue, Queue) and not is_hidden_queue(queue.spec.name):
+        if isinstance(queue, LocalQueue) and not is_hidden_queue(queue.spec.name):
             found[str(number)] = queue_rows.queue_figure(control, queue, path)
             if len(found) >= FIGURES_MAX:
                 break

@@ -19,7 +19,6 @@ from leveret.broker.event_journal.queue_journal import (
     recovered,
     sampled,
 )
-from leveret.broker.kinds.stream import StreamQueue
 from leveret.broker.queue.leases import ack_lease, open_lease, release_lease, take_lease
 from leveret.metadata.model import commands as c
 from leveret.node.storage import Storage
@@ -339,8 +338,8 @@ def test_the_stream_is_declared_and_filled(world: Watched, client: Client) -> No
     fill(client, 2)
     world.journal.write()
     world.journal.tick()
-    stream = world.queue(STREAM)
-    assert isinstance(stream, StreamQueue) and stream.extension(QueueJournal) is None and stream.spec.view is None
+    stream = world.stream(STREAM)
+    assert stream.extension(QueueJournal) is None and stream.spec.view is None
     assert stream.retention.max_bytes == 256 << 20
     world.broker.wall_ms = 77
     assert world.journal.write() is stream and stream.open is not None
@@ -364,7 +363,7 @@ def test_what_has_to_wait_for_the_stream_says_when_it_was(world: Watched, client
     world.broker.wall_ms = 2_000
     world.journal.tick()
     world.journal.write()
-    stream = world.queue(STREAM)
+    stream = world.stream(STREAM)
     assert stream.open is not None
     text = b"".join(stream.open.contents).decode("utf-8", "replace")
     assert text.count('"ms":1000') == text.count('"ms":1500') == 2  # Published, and confirmed.
@@ -374,9 +373,9 @@ def test_what_waits_gets_a_commit_within_a_second(world: Watched, client: Client
     world.journal.tick()
     world.turn()
     client.publish("q")
-    assert world.queue(STREAM) not in world.broker.unlogged
+    assert world.stream(STREAM) not in world.broker.unlogged
     world.journal.tick()
-    assert world.queue(STREAM) in world.broker.unlogged
+    assert world.stream(STREAM) in world.broker.unlogged
 
 
 @pytest.mark.usefixtures("client")
@@ -388,7 +387,7 @@ def test_without_a_stream_a_limit_holds_and_the_rest_is_counted(world: Watched) 
     assert WAITING_BYTES_MAX <= held < WAITING_BYTES_MAX + 2 * MESSAGE_BYTES and world.journal.left_out > 0
     world.journal.tick()
     world.journal.write()
-    stream = world.queue(STREAM)
+    stream = world.stream(STREAM)
     assert stream.open is not None and b'["left-out",' in stream.open.contents[-1]
 
 
@@ -429,7 +428,7 @@ def test_the_journal_comes_first_in_a_commit(world: Watched, client: Client) -> 
     """A commit that is cut short may undo what the journal tells, and never has changes that it does not tell of."""
     world.journal.tick()
     world.turn()
-    stream, queue, files = world.queue(STREAM), world.queue("q"), Files()
+    stream, queue, files = world.stream(STREAM), world.queue("q"), Files()
     disk = storage(files)
     client.feed(_publish("q"))
     world.broker.pump()
@@ -444,7 +443,7 @@ def test_the_journal_comes_first_in_a_commit(world: Watched, client: Client) -> 
 def test_a_busy_node_writes_it_now_and_then(world: Watched, client: Client) -> None:
     world.journal.tick()
     world.turn()
-    stream, files, broker = world.queue(STREAM).spec.id, Files(), world.broker
+    stream, files, broker = world.stream(STREAM).spec.id, Files(), world.broker
     disk, told = storage(files), []
     for _ in range(3 * WRITE_MS):
         broker.wall_ms += 1
@@ -597,10 +596,10 @@ def test_clients_can_only_read_it(world: Watched, client: Client, method: m.Meth
 
 def test_nobody_publishes_to_it(world: Watched, client: Client) -> None:
     world.journal.tick()
-    count = world.queue(STREAM).next_seq
+    count = world.stream(STREAM).next_seq
     client.publish(STREAM)
     client.take()
-    assert world.queue(STREAM).next_seq == count
+    assert world.stream(STREAM).next_seq == count
     assert client.call(m.QueueDeclare(queue=STREAM, passive=True)).name == "queue.declare_ok"
 
 

@@ -11,7 +11,7 @@ from leveret.base.json_values import Json
 from leveret.broker.firehose import Firehose
 from leveret.broker.kinds import delayed_queue
 from leveret.broker.kinds.delayed_queue import AHEAD_MS, DelayedQueue
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.broker.remote.remote_queue import RemoteQueue
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.hidden_queues import hidden_queue_name, is_hidden_queue
@@ -37,7 +37,7 @@ class DelayWorld(World):
             self.metadata.restore(old.metadata.snapshot())
             self.broker.on_applied(_events(self.metadata))
 
-    def adopt(self, queue: Queue) -> None:
+    def adopt(self, queue: LocalQueue) -> None:
         held = sorted(self.log.queues.get(queue.spec.id, ()))
         if held:
             queue.restore(1, 2, held[-1] + 1, held[0], held[-1], len(held), 0)

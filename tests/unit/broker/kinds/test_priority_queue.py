@@ -9,10 +9,10 @@ import pytest
 
 from leveret.broker.delivery.batch import Batch, Gap, Span
 from leveret.broker.delivery.priority_ready import PriorityReady
+from leveret.broker.delivery.reserve import reserve
 from leveret.broker.kinds.priority_queue import PriorityQueue
 from leveret.broker.queue import paging
 from leveret.broker.queue.queue import Queue
-from leveret.broker.queue.reserve import reserve
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from leveret.protocol.frames import HEADER_AT

@@ -19,9 +19,7 @@ HOUR_MS = 3_600_000
 
 
 def stream(world: World) -> StreamQueue:
-    queue = world.queue("s")
-    assert isinstance(queue, StreamQueue)
-    return queue
+    return world.stream("s")
 
 
 @pytest.fixture

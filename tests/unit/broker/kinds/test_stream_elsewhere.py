@@ -75,7 +75,7 @@ def test_read_at_another_node() -> None:
     assert read(first) == [(3, "d")]
     first.lose()
     cluster.run()
-    assert len(cluster["b"].queue("s").consumers) == 2
+    assert len(cluster["b"].stream("s").consumers) == 2
     assert cluster["b"].broker.owner_ends["a"].unacked.count == 1  # What the other one has in hand.
 
 
@@ -191,9 +191,7 @@ def test_what_was_restored_is_not_the_next() -> None:
 
 
 def queue_at(member: Member) -> StreamQueue:
-    queue = member.queue("s")
-    assert isinstance(queue, StreamQueue)
-    return queue
+    return member.stream("s")
 
 
 def test_the_next_master_gives_up_what_the_last_one_would_have() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from leveret.broker.mirrors.detached import Anchors, DetachedQueue, Stage
 from leveret.broker.mirrors.detachment import DUE_TICKS
+from leveret.broker.queue.queue import Queue
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.view import View
 from leveret.metadata.rules.partition_handling import PartitionHandling, Strategy
@@ -151,7 +152,7 @@ def test_a_node_that_dies_and_leads_again_marks_too() -> None:
     pair.cut()
     mirror = pair["a"].broker.mirrors.mirrors[pair.number]
     queue = mirror.queue
-    assert queue is not None and mirror.member.view is not None
+    assert isinstance(queue, Queue) and mirror.member.view is not None
     for entry in queue.ready:  # As if its block was not written.
         entry.batch.unmark(entry.lo, entry.hi)  # type: ignore[union-attr]
     pair["a"].broker.detachment.on_started(mirror, queue)

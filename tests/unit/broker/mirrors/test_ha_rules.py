@@ -9,6 +9,7 @@ import pytest
 
 from leveret.broker.delivery.confirms import Confirms
 from leveret.broker.mirrors.manager import Mirror
+from leveret.broker.queue.queue import Queue
 from leveret.broker.queue.state import Access
 from leveret.broker.remote.peer_frames import U64
 from leveret.links.frame_types import LINKED, STOPPING
@@ -234,7 +235,7 @@ def test_an_order_not_to_fill_ends_when_the_mirror_is_in_sync(rings: Rings) -> N
     mirror = rings.copy(TWO, number).member
     assert synced(rings) == {ONE} and not mirror.filling.wanted
     queue = rings.copy(ONE, number).queue
-    assert queue is not None
+    assert isinstance(queue, Queue)
     queue.purge()
     rings.publish(ONE, "q", 1)
     rings.tick(60)

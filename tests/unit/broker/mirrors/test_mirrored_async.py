@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leveret.broker.delivery.batch import Span
+from leveret.broker.queue.queue import Queue
 from leveret.protocol import methods as m
 from leveret.replication.ring_frames import Options
 from tests.support.mirrored_brokers import Rings
@@ -22,7 +23,7 @@ def test_messages_stay_in_memory_until_the_ring_has_them() -> None:
     publisher.publish("q", b"1", delivery_mode=2)
     assert types(publisher) == [m.BasicAck]
     queue = mirror.queue
-    assert queue is not None and isinstance(queue.ready[0], Span)
+    assert isinstance(queue, Queue) and isinstance(queue.ready[0], Span)
     batch = queue.ready[0].batch
     assert mirror.member.confirmed < mirror.member.own_durable and not batch.all_logged
     for other in sorted(rings.lost):

@@ -13,6 +13,8 @@ from leveret.broker.kinds.priority_queue import PriorityQueue
 from leveret.broker.queue.features import Features
 from leveret.broker.queue.lease import LeaseView
 from leveret.broker.queue.leases import Leases, ack_lease, open_lease, release_lease, take_lease
+from leveret.broker.queue.local_queue import LocalQueue
+from leveret.broker.queue.paging import Paging
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.records import QueueSpec
 from leveret.metadata.model.refusals import Refusal
@@ -72,26 +74,26 @@ class Home:
     def rules_of(self, spec: QueueSpec) -> QueueRules:
         return self.rules
 
-    def counts_of(self, queue: Queue) -> dict[int, int]:
+    def counts_of(self, queue: LocalQueue) -> dict[int, int]:
         return {}
 
-    def load(self, queue: Queue, gap: Gap) -> None:
+    def load(self, queue: Paging, gap: Gap) -> None:
         self.wanted.append(gap)
 
-    def spill(self, queue: Queue, runs: list[Run]) -> None:
+    def spill(self, queue: LocalQueue, runs: list[Run]) -> None:
         self.log.spill(Q, runs)
 
-    def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
+    def when_loaded(self, queue: LocalQueue, then: Callable[[], None]) -> None:
         self.waiting.append(then)
 
     def successor(self, queue: Any) -> None:
         """Nobody else leads it."""
 
-    def measure(self, queue: Queue, wanted: Wanted) -> Measured:
+    def measure(self, queue: LocalQueue, wanted: Wanted) -> Measured:
         state = self.log.queues.get(Q)
         return Measured([], 0) if state is None else measure(state, wanted)
 
-    def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
+    def stored_within(self, queue: LocalQueue, first: int, last: int) -> list[tuple[int, int]]:
         return self.measure(queue, Wanted(first, last)).ranges
 
     def note(self, text: str) -> None:

@@ -62,7 +62,7 @@ def rings() -> Rings:
 
 def queue_at(rings: Rings, node: str, number: int) -> Queue:
     queue = rings.copy(node, number).queue
-    assert queue is not None
+    assert isinstance(queue, Queue)
     return queue
 
 

@@ -17,6 +17,8 @@ from leveret.broker.delivery.offsets import Start
 from leveret.broker.event_journal.node_journal import NodeJournal
 from leveret.broker.queue import paging
 from leveret.broker.queue.features import Features
+from leveret.broker.queue.local_queue import LocalQueue
+from leveret.broker.queue.paging import Paging
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.records import QueueSpec
 from leveret.metadata.rules.queue_rules import PLAIN, QueueRules
@@ -36,8 +38,8 @@ class Host:
         self.unlogged_bytes = 0
         self.sharing: Shared | None = None
         self.log = MemoryLog()
-        self.wanted: list[tuple[Queue, Gap]] = []
-        self.unused: list[Queue] = []
+        self.wanted: list[tuple[Paging, Gap]] = []
+        self.unused: list[LocalQueue] = []
         self.blocks: list[Block] = []
         self.waiting: list[Callable[[], None]] = []
         self.now_ms = self.wall_ms = 0
@@ -53,26 +55,26 @@ class Host:
     def rules_of(self, spec: QueueSpec) -> QueueRules:
         return self.rules
 
-    def refresh(self, queue: Queue) -> None:
+    def refresh(self, queue: LocalQueue) -> None:
         raise AssertionError("there are no policies here")
 
-    def load(self, queue: Queue, gap: Gap) -> None:
+    def load(self, queue: Paging, gap: Gap) -> None:
         self.wanted.append((queue, gap))
 
-    def spill(self, queue: Queue, runs: list[Run]) -> None:
+    def spill(self, queue: LocalQueue, runs: list[Run]) -> None:
         for run in runs:
             self.log.put(queue.spec.id, run)
 
-    def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
+    def when_loaded(self, queue: LocalQueue, then: Callable[[], None]) -> None:
         self.waiting.append(then)
 
-    def on_unused(self, queue: Queue) -> None:
+    def on_unused(self, queue: LocalQueue) -> None:
         self.unused.append(queue)
 
     def successor(self, queue: Any) -> None:
         """Nobody else leads it."""
 
-    def counts_of(self, queue: Queue) -> dict[int, int]:
+    def counts_of(self, queue: LocalQueue) -> dict[int, int]:
         return {}
 
     def read_range(
@@ -80,10 +82,10 @@ class Host:
     ) -> None:
         raise AssertionError("there is no stream")
 
-    def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
+    def stored_within(self, queue: LocalQueue, first: int, last: int) -> list[tuple[int, int]]:
         raise AssertionError("there is no mirror")
 
-    def measure(self, queue: Queue, wanted: Wanted) -> Measured:
+    def measure(self, queue: LocalQueue, wanted: Wanted) -> Measured:
         return self.log.measure(queue.spec.id, wanted)
 
     def note(self, text: str) -> None:

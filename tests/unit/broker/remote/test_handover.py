@@ -8,9 +8,9 @@ import pytest
 
 from leveret.base.range_set import RangeSet
 from leveret.broker.delivery.batch import Gap, Span
+from leveret.broker.delivery.reserve import reserve
 from leveret.broker.queue.delivery_claims import DeliveryClaims
 from leveret.broker.queue.queue import Queue
-from leveret.broker.queue.reserve import reserve
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.refusals import Refusal
 from leveret.protocol import methods as m

@@ -631,7 +631,7 @@ def test_streams_know_no_expiration(cluster: Cluster) -> None:
         member.broker.wall_ms += 2_000
     client.take()
     join(cluster)
-    assert figures(cluster).sent == 1 and cluster["b"].queue("q").ready_count == 1
+    assert figures(cluster).sent == 1 and cluster["b"].stream("q").ready_count == 1
 
 
 def test_ignore_sends_on_what_has_expired(cluster: Cluster) -> None:
