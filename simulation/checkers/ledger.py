@@ -83,6 +83,7 @@ class QueueFacts:
 
 
 SILENCE_S: Final = 5.0  # How long a link has been silent when it counts as lost.
+SEEN_S: Final = 0.03  # Nodes are observed once in each pass of their loops.
 MOVED_S: Final = 10.0  # Time after a move until every node knows of it.
 
 
@@ -102,6 +103,7 @@ class Ledger:
         self.crashes: list[tuple[float, str]] = []
         self.downs: dict[tuple[str, str], list[float]] = {}  # When a link went down, by its two nodes in order.
         self.noticed: dict[str, list[float]] = {}  # When a node noticed that, by the node.
+        self.minorities: dict[str, list[float]] = {}  # When a node was seen to have lost the majority.
         self.seen: dict[tuple[str, str], int] = {}  # The last number of a stream that a consumer got.
         self.spooled: dict[int, float] = {}  # Spooled messages, and when each was first sent on (inf: not yet).
         self.under_way: dict[int, float] = {}  # When a spooled message was last seen in flight.
@@ -228,6 +230,14 @@ class Ledger:
         was_kept = self.spooled.get(message.number, 0.0) >= delivery.written_at
         return was_kept and message.published_at > self._lost_at(delivery)
 
+    def _may_be_unmarked(self, message: Message, delivery: Delivery) -> bool:
+        """Returns whether a node that serves by itself may deliver a message without a mark. A master without a
+        majority sends a publish nowhere, also while it has not noticed yet that the link is lost."""
+        minorities = [at for at in self.minorities.get(delivery.node, ()) if at <= delivery.written_at]
+        lost_at = min(self._lost_at(delivery), max(minorities, default=float("inf")))
+        was_kept = self.spooled.get(message.number, 0.0) >= delivery.written_at
+        return was_kept and message.published_at > lost_at - SEEN_S
+
     def was_heard(self, message: Message, delivery: Delivery, at: float) -> bool:
         """Returns whether the broker certainly received an acknowledgement, since a later publish was confirmed."""
         return not self._is_late(message.queue, delivery.node, self.entered_at(message), at)
@@ -253,7 +263,7 @@ class Ledger:
             f"gets {delivery.number} of {delivery.queue} through {delivery.node}, written at "
             f"{delivery.written_at:.6f}{', redelivered' if delivery.redelivered else ''}",
         )
-        self.apart.on_delivered(message, delivery, self.is_only_here(message, delivery))
+        self.apart.on_delivered(message, delivery, self._may_be_unmarked(message, delivery))
         if self._is_late(delivery.queue, delivery.node, self.entered_at(message), delivery.written_at):
             self.late += 1
             delivery.redelivered = True  # Excused.
