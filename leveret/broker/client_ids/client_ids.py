@@ -58,6 +58,9 @@ if TYPE_CHECKING:
 ROWS_MAX: Final = 2_000  # In one command.
 BYTES_MAX: Final = 1 << 20  # In one command, unless one row alone has more.
 ROW_OVERHEAD: Final = 200
+WILL_BYTES_MAX: Final = 4 << 20
+CHANGE_BYTES_MAX: Final = 1 << 20  # Of one change. Text may take twelve times as much in a command.
+PACKET_ID_MAX: Final = 65_535
 SUBSCRIPTIONS_MAX: Final = 16_384  # Of one session.
 ABANDONED_MAX: Final = 100_000
 SESSIONS_MAX: Final = 1_000_000  # Of one vhost, unless the node says otherwise.
@@ -181,7 +184,11 @@ class ClientIds:
             claim.vhost, claim.client_id, self.token, claim.user, claim.clean_start, claim.expiry_s, claim.queues,
             claim.will,
         )  # fmt: skip
-        self.claims.append(_Holding(row, owner, then))
+        holding = _Holding(row, owner, then)
+        if _claim_bytes(holding) > WILL_BYTES_MAX:
+            then(Refusal(406, f"a will has at most {WILL_BYTES_MAX} bytes"))
+        else:
+            self.claims.append(holding)
 
     def release(self, vhost: str, client_id: str, epoch: int, publish_will: bool, expiry_s: int | None = None) -> None:
         """The connection with this claim is closed. `expiry_s` replaces that of the session."""
@@ -194,6 +201,8 @@ class ClientIds:
         self, vhost: str, client_id: str, epoch: int, change: SessionChange, then: Callable[[Refusal | None], None]
     ) -> None:
         """Change the session of the connection with this claim. Changes are carried out in the order of the calls."""
+        for first, count, *_ in (*change.received, *change.completed, *change.releasing, *change.released):
+            assert 0 < first <= first + count - 1 <= PACKET_ID_MAX
         session = self.find(vhost, client_id)
         if session is None or session.epoch != epoch:
             then(TAKEN_OVER)
@@ -204,7 +213,11 @@ class ClientIds:
                 vhost, client_id, epoch, change.subscribe, change.unsubscribe, change.received, change.completed,
                 change.releasing, change.released,
             )  # fmt: skip
-            self.changes.append(_Changing(row, then))
+            changing = _Changing(row, then)
+            if _change_bytes(changing) > CHANGE_BYTES_MAX:
+                then(Refusal(406, f"a change of a session has at most {CHANGE_BYTES_MAX} bytes"))
+            else:
+                self.changes.append(changing)
 
     def find(self, vhost: str, client_id: str) -> ClientSession | None:
         """Return the session of a client id, as far as it is known at this node."""

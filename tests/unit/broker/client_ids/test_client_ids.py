@@ -224,6 +224,18 @@ def test_a_session_has_only_so_many_subscriptions(monkeypatch: pytest.MonkeyPatc
     assert refused is not None and refused.code == 406
 
 
+def test_what_would_not_fit_into_a_command_is_refused() -> None:
+    world = World()
+    large = Owner(world, "large", will=Will("amq.topic", "wills", bytes(client_ids.WILL_BYTES_MAX)))
+    assert large.refused is not None and large.refused.code == 406
+    owner = Owner(world)
+    world.turn()
+    (refused,) = owner.change(unsubscribe=("t" * 65_535,) * 20)
+    assert refused is not None and refused.code == 406
+    with pytest.raises(AssertionError):
+        owner.change(received=((65_535, 2, 1),))
+
+
 def test_claims_are_refused_where_there_is_no_vhost_or_no_room() -> None:
     world = World()
     told: list[Any] = []
