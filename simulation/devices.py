@@ -11,9 +11,10 @@ What must hold, by what devices were told:
 
     one owner    a device that believes to own its client id does so by all that its node has applied: nobody else has
                  claimed the id since. No two claims have the same epoch.
-    fenced       a session is changed by a device only if, when it asked, nobody had been told of a later claim
-    last         in the end all nodes find the same message of a topic, and no other was begun after it was safe and
-                 is safe, too
+    fenced       a session is changed by a device only if, when it asked, nobody had been told of a later claim; and
+                 what was refused because of such a claim is not in the session
+    last         in the end all nodes find the same message of a topic, and no other was begun after it was safe, or
+                 behind it by the same device, and is safe, too
     once         no will is in its queue twice. In quiet times, a will without a delay is there if its device was lost
                  or taken over, and is not there if it said goodbye
     ended        in the end no session is connected, and those whose time is over are gone
@@ -27,7 +28,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from leveret.broker.client_ids.client_ids import Claim, Claimed, SessionChange
+from leveret.broker.client_ids.client_ids import TAKEN_OVER, Claim, Claimed, SessionChange
 from leveret.metadata.model.commands import Bind, DeclareQueue, SetPolicy
 from leveret.metadata.model.refusals import Refusal
 from leveret.metadata.mqtt.records import NEVER_S, RetainedMessage, Subscription, Will
@@ -59,6 +60,7 @@ class Kept(NamedTuple):
     number: int
     begun: float
     safe: float | None
+    last: int  # The number of the last message that the device sent to the topic in one go.
 
 
 class Connection:
@@ -119,7 +121,7 @@ class DevicesWorld(World):
         self.epochs: dict[int, str] = {}  # Of claims that were answered: whose.
         self.highest: dict[str, int] = {}  # By client id: the last epoch that was answered.
         self.kept: dict[str, list[Kept]] = {topic: [] for topic in TOPICS}
-        self.will = 0
+        self.will = self.subscriptions = 0  # The last numbers that were given.
         self.forgone: set[int] = set()  # Wills of devices that said goodbye in time.
         self.owed: set[int] = set()  # Wills that must be published.
         self.is_calm = self.is_over = False
@@ -196,28 +198,38 @@ class DevicesWorld(World):
 
     def _keep(self, connection: Connection) -> None:
         topic, begun = self.device_dice.choice(TOPICS), self.scheduler.now
-        number = sum(map(len, self.kept.values())) + 1
+        first = sum(map(len, self.kept.values())) + 1
+        last = first + self.device_dice.randrange(3)
+        for number in range(first, last + 1):
+            self._keep_one(connection, topic, Kept(number, begun, None, last))
+
+    def _keep_one(self, connection: Connection, topic: str, one: Kept) -> None:
         at = len(self.kept[topic])
-        self.kept[topic].append(Kept(number, begun, None))
+        self.kept[topic].append(one)
 
         def then(refused: Refusal | None) -> None:
             if refused is None:
                 self.counts["kept"] += 1
-                self.kept[topic][at] = Kept(number, begun, self.scheduler.now)
+                self.kept[topic][at] = one._replace(safe=self.scheduler.now)
 
-        message = RetainedMessage(topic, str(number).encode())
+        message = RetainedMessage(topic, str(one.number).encode())
         connection.node.broker.retained.keep("/", topic, message, then)
 
     def _subscribe(self, connection: Connection) -> None:
         epoch, told = connection.epoch, self.highest.get(connection.client_id, 0)
+        self.subscriptions += 1
+        topic = f"s/{self.subscriptions}"
 
         def then(refused: Refusal | None) -> None:
+            session = connection.node.broker.client_ids.find("/", connection.client_id)
+            if refused == TAKEN_OVER and session is not None and topic in session.subscriptions:
+                self.fail(f"{connection.client_id} was refused {topic} with epoch {epoch}, and has it: {session}")
             if refused is None:
                 self.counts["changes"] += 1
                 if told > epoch:
                     self.fail(f"{connection.client_id} changed its session with epoch {epoch} after {told} was told")
 
-        change = SessionChange(subscribe={f"s/{self.device_dice.randrange(3)}": Subscription(1)})
+        change = SessionChange(subscribe={topic: Subscription(1)}, unsubscribe=(f"s/{self.subscriptions - 10}",))
         connection.node.broker.client_ids.change("/", connection.client_id, epoch, change, then)
 
     def _goodbye(self, connection: Connection) -> None:
@@ -268,17 +280,30 @@ class DevicesWorld(World):
         self.run_for(20.0)
         self.is_over = True
         self.run_for(5.0)
-        for client_id, connections in self.connections.items():
-            for one in connections:
-                if one.is_alive and one.claimed is not None:
-                    self._in_loop(one, "lose")
-                elif one.is_alive:
-                    self.fail(f"{client_id} has no answer to its claim, though nothing was done to anybody")
+        self._lose_all()
+        self.must(START_S, self.all_serve, lambda: f"after the power has failed: {self.standing()}")
         self.must(SETTLE_S, self._is_at_rest, self._unrest)
         self._check_retained()
         self._check_wills()
         if self.failure is not None:
             raise Violation(self.failure)
+
+    def _lose_all(self) -> None:
+        """The devices of one node are lost with it, all others by themselves."""
+        open_ = [one for connections in self.connections.values() for one in connections if one.is_alive]
+        for one in open_:
+            if one.claimed is None:
+                self.fail(f"{one.client_id} has no answer to its claim, though nothing was done to anybody")
+        lost = self.device_dice.choice(open_).machine if open_ else self.machines[0]
+        for one in open_:
+            if one.machine is lost:
+                self.expect_will(one)
+            else:
+                self._in_loop(one, "lose")
+        self.run_for(1.0)
+        self.ledger.on_disturbed(self.scheduler.now + SETTLE_S)
+        self.fault_power(self.machines.index(lost), 0.5)
+        self.run_for(1.0)
 
     def _nodes(self) -> list[Node]:
         return [one.server.node for one in self.machines if one.server is not None and one.server.node is not None]
@@ -312,7 +337,8 @@ class DevicesWorld(World):
             for one in all_:
                 if one.safe is None or one is last:
                     continue
-                if last is None or (last.safe is not None and last.safe < one.begun):
+                is_earlier = last is not None and last.safe is not None and last.safe < one.begun
+                if last is None or is_earlier or last.number < one.number == last.last:
                     self.fail(f"the retained message of {topic} is {last}, and {one} came later and is safe")
 
     def _check_wills(self) -> None:
