@@ -2,8 +2,8 @@
 
 Beyond Raft's own, a leader has these duties, done in each tick: it makes a learner that has caught up a voter; it hands
 the leadership to a voter of higher priority; it goes on with the renaming of nodes (`leveret.metadata.model.renaming`);
-and when a node has been down for `LOST_S`, it deletes that node's exclusive and transient queues. The delay is there so
-that a node that only lost a link for a moment keeps them.
+and when a node has been down for `LOST_S`, it deletes that node's exclusive and transient queues, and declares the
+connections of its MQTT clients lost. The delay is there so that a node that only lost a link for a moment keeps them.
 
 **Partial partitions.** A leader that cannot reach a node is no proof that nobody can. Nodes tell each other whom they
 are in contact with (`broker.ha_rules`), and the leader heeds it three times. A node that another one sees keeps its
@@ -329,8 +329,12 @@ class Cluster:
             logger.debug("not now: %s", error)
 
     def _give_up_transient(self, name: str) -> None:
-        queues = self.metadata.queues.values()
-        if any(spec.node == name and (spec.exclusive or not spec.durable) for spec in queues):
+        metadata = self.metadata
+        loses_queues = any(
+            spec.node == name and (spec.exclusive or not spec.durable) for spec in metadata.queues.values()
+        )
+        loses_clients = any(one.node == name for one in (*metadata.sessions, *metadata.leaving.values()))
+        if loses_queues or loses_clients:
             logger.info("node %s is gone: its exclusive and transient queues go too", name)
             self.consensus.proposals.propose(c.NodeStarted(name), lambda applied: None)
 
