@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 NEVER: Final = 1 << 62  # A message number, or a set of bits, that no message reaches.
 REFUSED: Final = 1
@@ -27,6 +27,14 @@ class Confirmer(Protocol):
     """Is told when all queues have a publish safe."""
 
     def on_complete(self, pending: Pending) -> None: ...
+
+
+class Numbers(NamedTuple):
+    """The numbers `low` to `high` of a producer: see `broker.queue.dedup`."""
+
+    producer: bytes
+    low: int
+    high: int
 
 
 class Pending:
@@ -65,9 +73,44 @@ class Pending:
         """Tell whether an outbox keeps the messages, with their numbers: see `broker.remote.outbox`."""
         return False
 
+    @property
+    def numbered(self) -> Numbers | None:
+        """Return the producer's numbers of the messages, if a node sends them under such numbers."""
+        return None
+
+    @property
+    def senders(self) -> list[tuple[Pending | None, int]]:
+        """Return the publishes of clients that it stands for, in their order, and how many messages each has."""
+        return [(self, self.count)]
+
+    def take_part(self, low: int, high: int) -> None:
+        """Only messages among these numbers of the producer are new to the queue."""
+
     def is_wanted(self) -> bool:
         """Tell whether a client still waits for the confirm."""
         return self.confirms is not NOBODY
+
+
+class Bundle(Pending):
+    """Messages that came over a link: one number of the link, and for each message one of its producer."""
+
+    __slots__ = ("high", "low", "producer")
+
+    def __init__(self, confirms: Confirmer, token: int, numbers: Numbers) -> None:
+        super().__init__(confirms, token, token)
+        self.producer, self.low, self.high = numbers
+        self.count = self.high - self.low + 1
+
+    @property
+    def numbered(self) -> Numbers:
+        return Numbers(self.producer, self.low, self.high)
+
+    @property
+    def senders(self) -> list[tuple[Pending | None, int]]:
+        return []  # The node of the clients knows them.
+
+    def take_part(self, low: int, high: int) -> None:
+        self.low, self.high = low, high
 
 
 class _Nobody:
@@ -100,6 +143,13 @@ class Confirms:
         first = self.published + 1
         self.published += count
         pending = Pending(self, first, self.published)
+        self.open.append(pending)
+        return pending
+
+    def begin_bundle(self, numbers: Numbers) -> Pending:
+        """Number a bundle that came over a link."""
+        self.published += 1
+        pending = Bundle(self, self.published, numbers)
         self.open.append(pending)
         return pending
 

@@ -44,11 +44,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.base.range_set import merged
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
-from leveret.broker.event_journal.queue_journal import GATHER_MS, QueueJournal, Range, sampled
+from leveret.broker.event_journal.queue_journal import GATHER_MS, QueueJournal, Range, producer_name, sampled
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.hidden_queues import JOURNAL_PREFIX, JOURNAL_VHOST, is_journal
 from leveret.metadata.model.refusals import fits
 from leveret.metadata.rules.ha_policy import is_stream
+from leveret.metadata.rules.queue_rules import JOURNAL_WHOLE
 from leveret.protocol.frames import FRAME_MIN_SIZE, content
 from leveret.protocol.properties import Properties, encode
 from leveret.protocol.tables import Field, Table
@@ -59,11 +60,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from leveret.base.json_values import Json
-    from leveret.broker.broker import Broker
-    from leveret.broker.delivery.confirms import Pending
+    from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.delivery.confirms import Numbers, Pending
     from leveret.broker.mirrors.manager import Mirror
     from leveret.broker.queue.local_queue import LocalQueue
-    from leveret.broker.remote.remote_queue import RemoteQueue
+    from leveret.metadata.model.records import QueueSpec
     from leveret.metadata.model.view import View
     from leveret.metadata.store import Applied
     from leveret.replication.ring_frames import Change
@@ -155,6 +156,8 @@ class NodeJournal:
         self.key = bytes((0, len(raw) & 255)) + raw  # No exchange, and the name: if it is too long, there is no stream.
         self.touched: dict[QueueJournal, None] = {}
         self.copied: dict[int, Copied] = {}  # By the queue's id.
+        # By queue and producer: the producer's numbers that masters called safe.
+        self.safe: dict[tuple[int, str, str, bytes], list[Range]] = {}
         self.quotes: dict[str, str] = {}  # Names as JSON.
         self.told: list[str] = []  # Events, for the next message.
         self.told_bytes = 0
@@ -198,16 +201,39 @@ class NodeJournal:
             count, forced = queue.ready_count + queue.unacked_count, view.lossy == view.epoch
             self.tell_queue(mirror, "promoted", queue.next_seq - 1, count, before, epoch=view.epoch, forced=forced)
 
-    def on_routed(self, queue: RemoteQueue, token: int, senders: list[tuple[Pending | None, str, int]]) -> None:
-        """Publishes have gone to the queue's node, in one bundle. The numbers they get are known there."""
+    def on_routed(
+        self, queue: AnyQueue, token: int, numbers: Numbers | None, senders: list[tuple[Pending | None, str, int]]
+    ) -> None:
+        """Publishes have gone to the queue's node, in one bundle, or into a spool. The numbers they get are known
+        there; the producer's numbers, under which they are sent, are the same whichever way they take."""
         place = 0
         spec = queue.spec
         for pending, who, count in senders:
             detail: dict[str, Json] = {"id": spec.id, "to": spec.node, "token": token, "place": place}
             if pending is not None:
                 detail["said"] = [pending.client_publish.first, pending.client_publish.last]
+            if numbers is not None:
+                low = numbers.low + place
+                detail |= {"producer": producer_name(numbers.producer), "numbers": [low, low + count - 1]}
+            if queue.rules.journal < JOURNAL_WHOLE:
+                detail["sampled"] = True
             self.add(_json(["routed", spec.vhost, spec.name, 0, 0, count, who, detail]))
             place += count
+
+    def on_safe(self, spec: QueueSpec, numbers: Numbers) -> None:
+        """A queue's node has said that messages of clients of this node are safe."""
+        known = self.safe.setdefault((spec.id, spec.vhost, spec.name, numbers.producer), [])
+        if known and known[-1][1] == numbers.low - 1:
+            known[-1] = (known[-1][0], numbers.high)
+        else:
+            known.append((numbers.low, numbers.high))
+
+    def _tell_safe(self) -> None:
+        safe, self.safe = self.safe, {}
+        for (number, vhost, name, producer), ranges in safe.items():
+            for low, high in merged(ranges):
+                about: dict[str, Json] = {"id": number, "producer": producer_name(producer), "numbers": [low, high]}
+                self.add(_json(["safe", vhost, name, 0, 0, high - low + 1, "", about]))
 
     def on_sync(self, mirror: Mirror, view: View, missing: list[str]) -> None:
         """Mirrors are being filled from now on, or no longer."""
@@ -298,6 +324,8 @@ class NodeJournal:
         copied, self.copied = self.copied, {}
         for number, each in copied.items():
             self._tell_copied(number, each)
+        if self.safe:
+            self._tell_safe()
 
     def write(self) -> LocalQueue | None:
         """Before a commit, when all blocks are taken: put what was told into the stream. Gives it, if there is one."""
@@ -346,7 +374,7 @@ class NodeJournal:
             self._declare()
         elif stream is None:
             self.told, self.bodies, self.told_bytes = [], [], 0  # Nobody will ever read that.
-        elif self.touched or self.told or self.bodies or self.copied or stream.has_changes():
+        elif self.touched or self.told or self.bodies or self.copied or self.safe or stream.has_changes():
             self.broker.unlogged[stream] = None
 
     def stop(self) -> None:

@@ -31,7 +31,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from leveret.base.range_set import RangeSet, merged
-from leveret.broker.delivery.confirms import NEVER
+from leveret.broker.delivery.confirms import NEVER, Numbers
 from leveret.broker.delivery.extension import Extension
 from leveret.metadata.rules.ha_policy import is_stream
 from leveret.metadata.rules.queue_rules import JOURNAL_WHOLE
@@ -65,6 +65,7 @@ LEFT: Final = {
 }
 
 _ENTRY: Final = Struct("<QQQH")  # First message; the publisher's number for it; if they share it, the last; who
+_NUMBERS: Final = Struct("<BQQ")  # Behind who, if it is a node: a zero, its numbers as a producer; and then its name
 
 Range = tuple[int, int]
 
@@ -93,8 +94,8 @@ class Run:
     """Neighbours that came from one publisher."""
 
     __slots__ = (
-        "confirms", "first", "is_counted", "is_transient", "kind", "last", "published_first", "published_last",
-        "published_next", "shown", "told", "who",
+        "confirms", "first", "is_counted", "is_transient", "kind", "last", "numbers", "published_first",
+        "published_last", "published_next", "shown", "told", "who",
     )  # fmt: skip
 
     def __init__(self, first: int, last: int, kind: int, who: str, is_transient: bool) -> None:
@@ -108,9 +109,15 @@ class Run:
         self.published_first = self.published_last = 0  # The publisher's own numbers for them,
         self.is_counted = False  # one for each; then
         self.published_next = 0  # its number of the message that comes next, if it is the publisher's next.
+        self.numbers: Numbers | None = None  # Those of the producer as which another node, or a spool, sent them.
 
     def details(self, first: int, last: int) -> str:
         more = ',"transient":true' if self.is_transient else ""
+        if self.numbers is not None:
+            low, high = self.numbers.low, self.numbers.high
+            if high - low == self.last - self.first:
+                low, high = low + first - self.first, low + last - self.first
+            more += f',"producer":{json.dumps(producer_name(self.numbers.producer))},"numbers":[{low},{high}]'
         if self.is_counted:
             more += f',"said":[{self.published_first + first - self.first},{self.published_first + last - self.first}]'
         elif self.published_first:
@@ -121,9 +128,10 @@ class Run:
         if not self.published_first or self.is_transient:
             return _ENTRY.pack(self.first, 0, 0, 0)
         who = self.who.encode("utf-8", "surrogateescape")
-        return (
-            _ENTRY.pack(self.first, self.published_first, 0 if self.is_counted else self.published_last, len(who)) + who
-        )
+        if self.numbers is not None:
+            who += _NUMBERS.pack(0, self.numbers.low, self.numbers.high) + self.numbers.producer
+        last = 0 if self.is_counted else self.published_last
+        return _ENTRY.pack(self.first, self.published_first, last, len(who)) + who
 
 
 def recovered(mark: bytes, through: int) -> list[Run]:
@@ -135,20 +143,31 @@ def recovered(mark: bytes, through: int) -> list[Run]:
         at += _ENTRY.size
         if runs:
             runs[-1].last = min(first - 1, through)
-        run = Run(first, through, 0, mark[at : at + size].decode("utf-8", "surrogateescape"), False)
+        who, zero, numbers = mark[at : at + size].partition(b"\0")
+        run = Run(first, through, 0, who.decode("utf-8", "surrogateescape"), False)
         run.published_first, run.published_last, run.is_counted = own_first, said_last, own_first > 0 and not said_last
+        if zero:
+            _, low, high = _NUMBERS.unpack_from(zero + numbers)
+            run.numbers = Numbers(numbers[_NUMBERS.size - 1 :], low, high)
         runs.append(run)
         at += size
+    for run in runs:
+        if run.numbers is not None and run.is_counted:  # It has grown since.
+            run.numbers = run.numbers._replace(high=run.numbers.low + run.last - run.first)
     return [run for run in runs if run.published_first and run.first <= run.last]
+
+
+def producer_name(producer: bytes) -> str:
+    return producer.decode("utf-8", "backslashreplace")
 
 
 class QueueJournal(Extension):
     """Collects the events of one queue, at its master."""
 
     __slots__ = (
-        "about", "acked", "broker", "current", "entries", "epoch", "explained", "given", "has_entries", "inherited",
-        "is_told", "is_touched", "journal", "left", "names", "out", "parts", "queue", "requeued", "safe", "settled_as",
-        "since_ms", "takers", "unsafe",
+        "about", "acked", "acked_ms", "broker", "current", "entries", "epoch", "explained", "given", "has_entries",
+        "inherited", "is_told", "is_touched", "journal", "left", "names", "out", "out_ms", "parts", "queue", "requeued",
+        "safe", "safe_ms", "settled_as", "since_ms", "takers", "unsafe",
     )  # fmt: skip
 
     def __init__(self, journal: NodeJournal, queue: LocalQueue, parts: int) -> None:
@@ -169,6 +188,8 @@ class QueueJournal(Extension):
         self.has_entries = False  # That no block has.
         self.unsafe: deque[Run] = deque()  # Their publishers wait for a confirm.
         self.safe: list[tuple[Run, int, int]] = []
+        # When the first of those happened that wait to be told: of one gathering, confirms come later than publishes.
+        self.safe_ms = self.out_ms = self.acked_ms = 0
         self.out: list[Range] = []
         self.takers: dict[Taker, int] = {}
         self.requeued: list[Range] = []
@@ -203,35 +224,46 @@ class QueueJournal(Extension):
     def on_enqueued(self, count: int, kind: int, pending: Pending | None) -> None:
         """The last `count` messages of the queue have just come."""
         run = self.current
+        numbers: Numbers | None = None
         if pending is not None:
-            pending = pending.client_publish
+            author = pending.client_publish
+            # What a node sends again may be there in part: then only its numbers tell which messages these are.
+            if author is pending or author.last + 1 - author.first != count:
+                numbers = pending.numbered
+            else:
+                pending = author
         if not self.is_told:
             self._begin(self.queue.next_seq - 1 - count)
         if not self.is_touched or not 0 <= self.broker.wall_ms - self.since_ms <= GATHER_MS:
             self._touch()
         if run is None or run.kind != kind:
-            self._new_run(count, kind, pending)
+            self._new_run(count, kind, pending, numbers)
         elif pending is None:
             if run.confirms is None and run.who == self.journal.source:
                 run.last += count
             else:
-                self._new_run(count, kind, pending)
+                self._new_run(count, kind, pending, numbers)
+        elif numbers is not None and not _is_next(run, numbers):
+            self._new_run(count, kind, pending, numbers)
         # Right behind, and each with a number of its own: in a bundle over a link, they have one together.
         elif run.published_next == pending.first == pending.last + 1 - count and run.confirms is pending.confirms:
             run.last += count
             run.published_next += count
+            if numbers is not None and run.numbers is not None:
+                run.numbers = run.numbers._replace(high=numbers.high)
             if run.is_transient:
                 self._confirm(run, run.last)
         else:
-            self._new_run(count, kind, pending)
+            self._new_run(count, kind, pending, numbers)
 
-    def _new_run(self, count: int, kind: int, pending: Pending | None) -> None:
+    def _new_run(self, count: int, kind: int, pending: Pending | None, numbers: Numbers | None) -> None:
         journal, queue = self.journal, self.queue
         last, logs = queue.next_seq - 1, queue.logs
         run = self.current = Run(last - count + 1, last, kind, journal.publisher(pending), kind & logs != logs)
         self.given.append(run)
         if pending is not None:
             run.confirms, run.published_first, run.published_last = pending.confirms, pending.first, pending.last
+            run.numbers = numbers
             if pending.first == pending.last + 1 - count:
                 run.is_counted = True
                 run.published_next = pending.last + 1
@@ -259,6 +291,8 @@ class QueueJournal(Extension):
         if out and out[-1][1] == first - 1:
             out[-1] = (out[-1][0], last)
         else:
+            if not out:
+                self.out_ms = self.broker.wall_ms
             out.append((first, last))
         takers[taker] = takers.get(taker, 0) + last - first + 1
 
@@ -282,6 +316,8 @@ class QueueJournal(Extension):
             self._mark()
         if ranges:
             self._touch()
+            if not self.acked:
+                self.acked_ms = self.broker.wall_ms
             self.acked += self._unexplained(ranges) if self.explained else ranges
 
     def _mark(self) -> None:
@@ -322,6 +358,8 @@ class QueueJournal(Extension):
         if safe and safe[-1][0] is run:
             safe[-1] = (run, safe[-1][1], last)
         else:
+            if not safe:
+                self.safe_ms = self.broker.wall_ms
             safe.append((run, run.shown + 1, last))
         run.shown = last
 
@@ -366,15 +404,17 @@ class QueueJournal(Extension):
                 self._run("published", run, run.told + 1, run.last, time)
                 run.told = run.last
         if self.out:
-            self._tell_out(time)
+            self._tell_out(self.journal.time_of(self.out_ms))
         for first, last in merged(self.requeued):
             self._range("requeued", first, last, "", time)
         for kind, reason, first, last in self.left:
             self._range(kind, first, last, "", f',"reason":"{reason}"{time}')
+        settled = self.journal.time_of(self.acked_ms) if self.acked else ""
         for first, last in merged(self.acked):
-            self._range(self.settled_as, first, last, "", time)
+            self._range(self.settled_as, first, last, "", settled)
+        confirmed = self.journal.time_of(self.safe_ms) if self.safe else ""
         for run, first, last in self.safe:
-            self._run("confirmed", run, first, last, time)
+            self._run("confirmed", run, first, last, confirmed)
         self.given = [] if self.current is None else [self.current]
         self.safe, self.out, self.takers, self.requeued, self.left, self.acked = [], [], {}, [], [], []
         self.is_touched = False
@@ -400,6 +440,7 @@ class QueueJournal(Extension):
         if self.parts >= JOURNAL_WHOLE:
             self._tell(kind, first, last, last - first + 1, run.who, run.details(first, last) + more)
             return
+        more += ',"sampled":true'
         for low, high in sampled(self.parts, self.queue.spec.id, first, last):
             self._tell(kind, low, high, high - low + 1, run.who, run.details(low, high) + more)
 
@@ -417,6 +458,12 @@ class QueueJournal(Extension):
             self.epoch, self.about = queue.epoch, f'{{"id":{queue.spec.id},"epoch":{queue.epoch}'
         own_first = journal.quotes.get(who) or journal.quoted(who)
         journal.add(f'["{kind}",{self.names},{first},{last},{count},{own_first},{self.about}{more}}}]')
+
+
+def _is_next(run: Run, numbers: Numbers) -> bool:
+    """Returns whether a bundle of one message goes on with a run of such bundles."""
+    known = run.numbers
+    return known is not None and known.producer == numbers.producer and known.high + 1 == numbers.low == numbers.high
 
 
 def _name(taker: Taker) -> str:

@@ -110,6 +110,7 @@ def take(
         if old > 0:
             places = [at for at in range(len(contents)) if at >= old or lacking >> (old - 1 - at) & 1]
             contents, keys = [contents[at] for at in places], [keys[at] for at in places]
+            pending.take_part(first + places[0], first + places[-1])
             size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
         following = queue.next_seq
         slow = queue.enqueue(contents, keys, kind, size, pending)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.broker.delivery.answers import unreachable
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, Span
-from leveret.broker.delivery.confirms import DOUBTED
+from leveret.broker.delivery.confirms import DOUBTED, Numbers
 from leveret.broker.delivery.offsets import OFFSET, Start, offset_of
 from leveret.broker.remote import peer_frames as w
 from leveret.links import frame_types
@@ -156,6 +156,7 @@ class ClientEnd:
         self.passed: dict[FormerQueue, list[tuple[int, int, int]]] = {}
         self.last_token = 0
         self.pendings: dict[int, Sequence[Pending]] = {}
+        self.watched: dict[int, tuple[QueueSpec, Numbers]] = {}  # Those of them that a journal tells of.
         self.sent_bytes = 0
         self.credit = FIRST_CREDIT
         self.last_ask = 0
@@ -227,15 +228,24 @@ class ClientEnd:
     def _flush_produced(self) -> None:
         parts = [w.U64.pack(self.broker.metadata.index)]
         for queue, origin, contents, keys, kind, pending in self.produced:
-            self.last_token += 1
-            self.pendings[self.last_token] = [pending]
-            parts += (w.BUNDLE.pack(queue.spec.id, self.last_token), w.pack_origin(origin))
+            token = self._next_token([pending])
+            parts += (w.BUNDLE.pack(queue.spec.id, token), w.pack_origin(origin))
             parts += w.pack_run(contents, keys, bytes((kind,)) * len(contents))
-            journal = self.broker.journal
-            if queue.rules.journal and journal is not None:
-                journal.on_routed(queue, self.last_token, [(pending, journal.publisher(pending), len(contents))])
+            self._tell_produced(queue, token, origin, pending, len(contents))
         self.produced = []
         self.broker.node.send(self.peer, frame_types.PRODUCE, parts)
+
+    def _tell_produced(self, queue: RemoteQueue, token: int, origin: Origin, pending: Pending, count: int) -> None:
+        """The journal says who published what a producer's numbers stand for. Of messages that this node only passes on
+        the node of their client says so, and of those from a spool they were told when they came into it."""
+        journal = self.broker.journal
+        if journal is None or not queue.rules.journal:
+            return
+        numbers = Numbers(origin.producer, origin.first, origin.first + count - 1)
+        self.watched[token] = (queue.spec, numbers)
+        senders = [(one, journal.publisher(one) if one is not None else "", many) for one, many in pending.senders]
+        if senders:
+            journal.on_routed(queue, token, numbers, senders)
 
     def _flush_bundles(self) -> None:
         """Send all bundles. Those for which a client waits for confirms get numbers: see `outbox`."""
@@ -246,7 +256,7 @@ class ClientEnd:
                 numbered.append((queue, bundle))
             else:
                 plain.append(w.BUNDLE.pack(queue.spec.id, 0))
-                self._pack(plain, queue, bundle, 0)
+                self._pack(plain, queue, bundle, 0, None)
         if len(plain) > 1:
             self.broker.node.send(self.peer, frame_types.PUBLISH, plain)
         if numbered:
@@ -259,7 +269,7 @@ class ClientEnd:
                 token = self._next_token((sent,))
                 name = outbox.name
                 parts += (w.BUNDLE.pack(queue.spec.id, token), w.ORIGIN.pack(first, previous, len(name)), name)
-                self._pack(parts, queue, bundle, token)
+                self._pack(parts, queue, bundle, token, Numbers(name, first, sent.last))
             self.broker.node.send(self.peer, frame_types.PRODUCE, parts)
 
     def _next_token(self, pendings: Sequence[Pending]) -> int:
@@ -267,10 +277,14 @@ class ClientEnd:
         self.pendings[self.last_token] = pendings
         return self.last_token
 
-    def _pack(self, parts: list[bytes], queue: RemoteQueue, bundle: Bundle, token: int) -> None:
+    def _pack(
+        self, parts: list[bytes], queue: RemoteQueue, bundle: Bundle, token: int, numbers: Numbers | None
+    ) -> None:
         parts += w.pack_run(bundle.contents, bundle.keys, bytes((bundle.kind,)) * len(bundle.contents))
         if bundle.senders and self.broker.journal is not None:
-            self.broker.journal.on_routed(queue, token, bundle.senders)
+            self.broker.journal.on_routed(queue, token, numbers, bundle.senders)
+            if numbers is not None:
+                self.watched[token] = (queue.spec, numbers)
 
     def stage(
         self, queue: int, batch: Batch, lo: int, hi: int, pending: Pending, counts: list[tuple[int, int]]
@@ -433,6 +447,9 @@ class ClientEnd:
             for one in tokens:
                 for pending in pendings.pop(one, ()):
                     pending.refuse(min(refused, DOUBTED)) if refused else pending.on_safe()
+                watched = self.watched.pop(one, None) if self.watched else None
+                if watched is not None and not refused and self.broker.journal is not None:
+                    self.broker.journal.on_safe(*watched)
 
     def _on_deliver(self, payload: bytes) -> None:
         at = 0
@@ -477,7 +494,7 @@ class ClientEnd:
         pendings = [pending for several in self.pendings.values() for pending in several]
         pendings += [one.pending for one in self.produced]
         bundles, self.bundles = self.bundles, {}
-        self.pendings, self.verdicts, self.taken, self.passed = {}, [], {}, {}
+        self.pendings, self.watched, self.verdicts, self.taken, self.passed = {}, {}, [], {}, {}
         self.produced = []
         for pending in pendings:
             pending.refuse(DOUBTED)

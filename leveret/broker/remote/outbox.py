@@ -48,7 +48,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
-from leveret.broker.delivery.confirms import DOUBTED, NOBODY, REFUSED, Confirms, Pending
+from leveret.broker.delivery.confirms import DOUBTED, NOBODY, REFUSED, Confirms, Numbers, Pending
 from leveret.broker.delivery.publish_numbers import Origin
 from leveret.broker.queue.dedup import ENTRY, PREFIX, PRODUCERS_MAX, make_room
 from leveret.broker.queue.hold import Parked, park
@@ -76,7 +76,7 @@ Post = tuple[int, int, Pending]  # Number of its first message in the queue, num
 class Sent(Pending):
     """Messages under way to a queue, all of one kind. `first` and `last` are their numbers."""
 
-    __slots__ = ("contents", "keys", "kind", "name", "parts", "previous", "since_ms", "size")
+    __slots__ = ("contents", "keys", "kind", "name", "part_high", "part_low", "parts", "previous", "since_ms", "size")
 
     def __init__(
         self,
@@ -95,6 +95,7 @@ class Sent(Pending):
         self.first = first
         self.count = len(contents)
         self.last = first + self.count - 1
+        self.part_low, self.part_high = first, self.last  # Those that are new to the queue.
         self.waiting = self.refused = 0
         self.sent = False
         self.name = name
@@ -110,6 +111,17 @@ class Sent(Pending):
     def client_publish(self) -> Pending:
         (first, _), *others = self.parts or [(self, 0)]
         return self if first is None or others else first
+
+    @property
+    def numbered(self) -> Numbers:
+        return Numbers(self.name, self.part_low, self.part_high)
+
+    @property
+    def senders(self) -> list[tuple[Pending | None, int]]:
+        return self.parts
+
+    def take_part(self, low: int, high: int) -> None:
+        self.part_low, self.part_high = low, high
 
     @property
     def is_kept(self) -> bool:

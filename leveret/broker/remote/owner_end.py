@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.answers import Got, Status, unreachable
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch
-from leveret.broker.delivery.confirms import REFUSED, Confirms
+from leveret.broker.delivery.confirms import REFUSED, Confirms, Numbers
 from leveret.broker.delivery.offsets import NEXT, OFFSET, STARTS, Start
 from leveret.broker.delivery.reserve import reserve
 from leveret.broker.delivery.unacked import Delivered, Unacked
@@ -204,8 +204,8 @@ class OwnerEnd:
             (contents, keys, kinds), at = w.unpack_run(payload, at)
             size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
             self.received_bytes += size
-            pending = self.confirms.begin(1)
-            pending.count = len(contents)
+            numbers = Numbers(origin.producer, origin.first, origin.first + len(contents) - 1)
+            pending = self.confirms.begin_bundle(numbers)
             if pending.last != token:
                 raise BadFrame(f"token {token} after {pending.last - 1}")
             queue = self.broker.queues_by_id.get(number)

@@ -64,7 +64,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.base.range_set import Wanted
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Gap, Span
-from leveret.broker.delivery.confirms import REFUSED, Pending
+from leveret.broker.delivery.confirms import REFUSED, Numbers, Pending
 from leveret.broker.delivery.publish_numbers import NAME_BYTES_MAX, Origin
 from leveret.broker.queue.hold import Parked, park, unpark
 from leveret.broker.queue.queue import Queue
@@ -111,7 +111,7 @@ class Borrowed(NamedTuple):
 class PendingForward(Pending):
     """Messages sent to the queue and not answered yet: lo..hi - 1 of a batch."""
 
-    __slots__ = ("batch", "hi", "is_overdue", "lo", "size")
+    __slots__ = ("batch", "hi", "is_overdue", "lo", "numbers", "size")
 
     def __init__(self, spool: Spool, batch: Batch, lo: int, hi: int, is_overdue: bool) -> None:
         super().__init__(spool, batch.first + lo, batch.first + hi - 1)
@@ -120,6 +120,19 @@ class PendingForward(Pending):
         self.hi = hi
         self.is_overdue = is_overdue
         self.size = sum(map(len, batch.contents[lo:hi]))
+        self.numbers: Numbers | None = None
+
+    @property
+    def numbered(self) -> Numbers | None:
+        return self.numbers
+
+    @property
+    def senders(self) -> list[tuple[Pending | None, int]]:
+        return []  # They were told when they came into the spool.
+
+    def take_part(self, low: int, high: int) -> None:
+        assert self.numbers is not None  # It was sent.
+        self.numbers = self.numbers._replace(low=low, high=high)
 
 
 class Spool(Queue):
@@ -214,8 +227,17 @@ class Spool(Queue):
             return False
         spools.activate(self)
         self.is_paced = self.flows
+        first = self.next_seq
         self.enqueue(contents, keys, kind, size, pending)
+        self._tell_routed(first, len(contents), pending)
         return self.is_paced
+
+    def _tell_routed(self, first: int, count: int, pending: Pending | None) -> None:
+        """The journal says whose messages the spool sends under its own name, some day."""
+        journal, target = self.spools.broker.journal, self.spools.broker.queues_by_id.get(self.target)
+        if journal is not None and target is not None and target.rules.journal and pending is not None:
+            sender = (pending, journal.publisher(pending), count)
+            journal.on_routed(target, 0, Numbers(self.name, first, first + count - 1), [sender])
 
     def adopt(self, sents: list[Sent]) -> None:
         """Take publishes in doubt. They are confirmed when this node's disk has them."""
@@ -366,6 +388,7 @@ class Spool(Queue):
             producer, number = note.producer, note.number + forward.first - note.first
         origin = Origin(producer, number, self.previous.get(producer, 0))
         self.previous[producer] = number + forward.count - 1
+        forward.numbers = Numbers(producer, number, number + forward.count - 1)
         self.batches_under_way += 1
         self.under_way_count += forward.count
         self.under_way_bytes += forward.size

@@ -9,6 +9,8 @@ from typing import Any, cast
 import pytest
 
 from leveret.base.json_values import Json
+from leveret.broker.delivery.confirms import Confirms, Numbers
+from leveret.broker.delivery.publish_numbers import Origin
 from leveret.broker.event_journal.node_journal import MESSAGE_BYTES, WAITING_BYTES_MAX, WRITE_MS, NodeJournal, Options
 from leveret.broker.event_journal.queue_journal import (
     ENTRIES_MAX,
@@ -16,6 +18,7 @@ from leveret.broker.event_journal.queue_journal import (
     MARK,
     SAMPLE,
     QueueJournal,
+    Run,
     recovered,
     sampled,
 )
@@ -650,6 +653,62 @@ def test_publishes_from_elsewhere_can_be_joined(rings: Rings) -> None:
     (published,) = [event for event in told(rings, "a") if event[0] == "published"]
     assert routed[6] == WHO and routed[7]["to"] == "a" and routed[7]["said"] == [1, 1] and routed[7]["place"] == 0
     assert published[3:7] == [1, 1, 1, "b"] and published[7]["said"] == [routed[7]["token"]] * 2
+    assert [event[7]["numbers"] for event in (published, routed)] == [[1, 1], [1, 1]]
+    assert published[7]["producer"] == routed[7]["producer"]
+
+
+def test_numbers_go_on_over_links_and_say_what_is_safe(rings: Rings) -> None:
+    """Tokens begin with 1 for each link, and numbers of a producer do not."""
+    client = rings["b"].client()
+    assert client.call(m.ConfirmSelect()) == m.ConfirmSelectOk()
+    client.publish("q", delivery_mode=2)
+    rings.run()
+    rings.close("a", "b")
+    rings.join("a", "b")
+    rings.run()
+    client.publish("q", delivery_mode=2)
+    client.publish("q", delivery_mode=2)
+    rings.run()
+    at_b, at_a = told(rings, "b"), told(rings, "a")
+    sent = [(event[7]["token"], event[7]["numbers"]) for event in at_b if event[0] == "routed"]
+    assert [token for token, _ in sent][:2] == [1, 1] and [low for _, (low, _) in sent] == [1, 2, 3][: len(sent)]
+    given = [(event[3:5], event[7]["numbers"]) for event in at_a if event[0] == "published"]
+    assert all(range_ == numbers for range_, numbers in given) and given[-1][0][1] == 3
+    safe = [event[7]["numbers"] for event in at_b if event[0] == "safe"]
+    assert safe == [[1, 3]]
+    assert len({event[7]["producer"] for event in (*at_a, *at_b) if "producer" in event[7]}) == 1
+
+
+def test_a_mark_keeps_the_numbers_of_another_node() -> None:
+    run = Run(7, 9, 0, "b", False)
+    run.published_first = run.published_last = 4
+    run.numbers = Numbers(b"node 1", 17, 19)
+    alone = Run(10, 10, 0, "b", False)
+    alone.published_first, alone.is_counted = 5, True
+    alone.numbers = Numbers(b"node 1", 20, 20)
+    mark = run.entry() + alone.entry()
+    about = ',"producer":"node 1","numbers":'
+    assert whom(mark, 12) == [
+        (7, 9, "b", f'{about}[17,19],"said":[4,4]'),
+        (10, 12, "b", f'{about}[20,22],"said":[5,7]'),  # It grew, one message in a bundle.
+    ]
+
+
+def test_what_is_there_in_part_says_which_part() -> None:
+    """Of numbers 5 to 9 that a node sends again, the queue has 5 and 6."""
+    world = Watched()
+    world.client().declare("q", durable=True)
+    queue, confirms = world.queue("q"), Confirms(lambda: None, "b", is_of_link=True)
+
+    def send(first: int, count: int) -> None:
+        pending = confirms.begin_bundle(Numbers(b"node 1", first, first + count - 1))
+        header = _publish("q")
+        queue.enqueue_from(Origin(b"node 1", first, 0), [header] * count, [b"\0\1q"] * count, 1, 10 * count, pending)
+
+    send(1, 6)
+    send(5, 5)
+    told = [event for event in world.events() if event[0] == "published"]
+    assert [(event[3:5], event[7]["numbers"]) for event in told] == [([1, 6], [1, 6]), ([7, 9], [7, 9])]
 
 
 def test_a_promotion_says_who_leads_now_and_up_to_where_numbers_hold(rings: Rings) -> None:
