@@ -61,6 +61,8 @@ def explained(access: Access, what: str) -> Iterator[None]:
     except Refused as error:
         raise LeveretError(_refusal(access, what, error)) from None
     except Unreachable as error:
+        if error.was_answered:
+            raise LeveretError(f"cannot {what}: {error}") from None
         servers = ", ".join(access.servers)
         raise LeveretError(
             f"cannot {what}: no node answers at {servers} (option 'servers' names management ports): {error}"

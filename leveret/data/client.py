@@ -54,7 +54,11 @@ class DataError(Exception):
 
 
 class Unreachable(DataError):
-    """No node that could answer was there in time."""
+    """No node that could answer was there in time. `was_answered`: a node was there, and said why it could not."""
+
+    def __init__(self, text: str, was_answered: bool = False) -> None:
+        super().__init__(text)
+        self.was_answered = was_answered
 
 
 class Refused(DataError):
@@ -102,6 +106,7 @@ class QueueInfo(NamedTuple):
     master: str
     members: tuple[MemberInfo, ...]
     leases: tuple[LeaseView, ...]
+    is_down: bool = False  # No node that has it runs: its numbers are not known, and are 0.
 
 
 class DataClient:
@@ -143,7 +148,8 @@ class DataClient:
 
     def queues(self, names: Sequence[str] = (), pattern: str | None = None) -> list[QueueInfo]:
         """Returns the queues of these names (Refused if one does not exist), or those whose whole name matches the
-        pattern (a regular expression), by name."""
+        pattern (a regular expression), by name. Of nodes that are down, those that match are `is_down`, and a queue
+        that was named is `Unreachable`."""
         query: list[tuple[str, str]] = [("name", name) for name in names]
         if pattern is not None:
             query.append(("pattern", pattern))
@@ -195,6 +201,13 @@ class DataClient:
         path = f"/api/data/{_quoted(self.vhost)}/{_quoted(queue)}/wait"
         query = [("beyond", str(beyond)), ("seconds", f"{seconds:.3f}")]
         return int(self._ask(queue, "GET", path, query, wait_s=seconds)["next"])
+
+    def cluster_name(self) -> str | None:
+        """Returns the name of the cluster, which clients know as well; None if the user may not ask for it."""
+        try:
+            return str(self._ask("", "GET", "/api/cluster-name")["name"])
+        except Refused:
+            return None
 
     # -- Leases --------------------------------------------------------------------------------------------------
 
@@ -277,6 +290,7 @@ class DataClient:
         began = time.monotonic()
         pause_s = PAUSE_S
         trouble: Exception | str = ""
+        said = ""  # The last answer that was none: it explains more than that other nodes are not there.
         while True:
             todo = self._whom(queue)
             tried: set[str] = set()
@@ -300,7 +314,7 @@ class DataClient:
                     self._homes.pop(queue, None)
                     continue
                 refusal = _refusal(status, data)
-                trouble = f"{url} says: {refusal}"
+                said = f"{url} says: {refusal}"
                 if status == 500:
                     failure = refusal
                     continue
@@ -314,8 +328,8 @@ class DataClient:
             patience_s = self.patience_s + wait_s if self._was_connected else self.first_patience_s
             if time.monotonic() + pause_s > began + patience_s:
                 # The text of an answer that is no HTTP may contain anything.
-                said = "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(trouble))
-                raise Unreachable(f"nobody answered {method} {path}: {said}{_hint(said)}")
+                why = "".join(one if one.isprintable() else repr(one)[1:-1] for one in said or str(trouble))
+                raise Unreachable(f"nobody answered {method} {path}: {why}{_hint(why)}", said != "")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
@@ -425,9 +439,10 @@ def _queue_info(one: Mapping[str, Any], may_ask: Callable[[str], bool]) -> Queue
         for each in one["members"]
     )
     leases = tuple(map(_lease_view, one["leases"]))
+    first, following, messages, size = (one[name] or 0 for name in ("first", "next", "messages", "bytes"))
     return QueueInfo(
-        one["name"], one["id"], one["type"], one["durable"], one["first"], one["next"], one["messages"], one["bytes"],
-        one["master"], members, leases,
+        one["name"], one["id"], one["type"], one["durable"], first, following, messages, size, one["master"], members,
+        leases, one.get("state") == "down",
     )  # fmt: skip
 
 

@@ -115,16 +115,19 @@ class DataHandlers:
         specs = sorted(await self._named(request, vhost), key=lambda spec: spec.name)
         if len(specs) > QUEUES_MAX:
             raise bad_request(f"that are {len(specs)} queues, and at most {QUEUES_MAX} are told of at once")
-        known = await self._ask_masters(specs)
+        is_named = any(key == "name" for key, _ in request.query)
+        known = await self._ask_masters(specs, may_be_down=not is_named)
         members = {name for spec in specs for name in _members(spec)}
         urls = await self.management.urls_of(members, request.is_tls)
-        return json_response([self._row(spec, known[spec.id], urls) for spec in specs])
+        return json_response([self._row(spec, known.get(spec.id), urls) for spec in specs])
 
-    async def _ask_masters(self, specs: Iterable[QueueSpec]) -> dict[int, dict[str, Any]]:
-        """By id: what only its master knows of a queue. Raises Problem if one does not answer."""
+    async def _ask_masters(self, specs: Iterable[QueueSpec], may_be_down: bool) -> dict[int, dict[str, Any]]:
+        """By id: what only its master knows of a queue. Queues of nodes that are down are left out, if they may be.
+        Raises Problem if a master does not answer."""
         by_node: dict[str, list[QueueSpec]] = {}
         for spec in specs:
-            by_node.setdefault(spec.node, []).append(spec)
+            if not may_be_down or not self._is_down(spec):
+                by_node.setdefault(spec.node, []).append(spec)
         control = self.management.server.control
         try:
             answers = await asyncio.gather(
@@ -134,28 +137,37 @@ class DataHandlers:
         except (NoAnswer, Refused) as error:
             raise Problem(503, "service_unavailable", str(error)) from None
         known = {row["id"]: row for rows in answers for row in rows}
-        missing = [spec.name for spec in specs if spec.id not in known]
+        missing = [spec.name for there in by_node.values() for spec in there if spec.id not in known]
         if missing:
             raise Problem(503, "service_unavailable", f"queue '{missing[0]}' has no master at the moment")
         return known
 
-    def _row(self, spec: QueueSpec, known: dict[str, Any], urls: dict[str, str | None]) -> dict[str, Any]:
+    def _is_down(self, spec: QueueSpec) -> bool:
+        """Returns whether no node runs that leads the queue, or could within a moment."""
+        nodes = [spec.node] if spec.view is None else [spec.node, *(name for name, _ in spec.view.in_sync)]
+        me, cluster = self.node.settings.node_name, self.node.cluster
+        return not any(name == me or cluster.is_running(name) for name in nodes)
+
+    def _row(self, spec: QueueSpec, known: dict[str, Any] | None, urls: dict[str, str | None]) -> dict[str, Any]:
+        """`known`: what its master says; None if it is down, and nothing is known."""
         shift = _shift(spec)
+        numbers: dict[str, int | None] = dict.fromkeys(("first", "next", "messages", "bytes"))
+        if known is not None:
+            numbers = {"first": known["first"] + shift, "next": known["next"] + shift}
+            numbers |= {"messages": known["messages"], "bytes": known["bytes"]}
         in_sync = {spec.node} if spec.view is None else dict(spec.view.in_sync)
         return {
             "name": spec.name,
             "id": spec.id,
             "type": "stream" if shift else "quorum" if is_quorum(spec.arguments) else "classic",
             "durable": spec.durable,
-            "first": known["first"] + shift,
-            "next": known["next"] + shift,
-            "messages": known["messages"],
-            "bytes": known["bytes"],
+            "state": "down" if known is None else "running",
+            **numbers,
             "master": spec.node,
             "members": [
                 {"node": name, "url": urls[name], "in_sync": name in in_sync} for name in _members(spec)
             ],
-            "leases": known["leases"],
+            "leases": [] if known is None else known["leases"],
         }  # fmt: skip
 
     async def _elsewhere(self, request: Request, nodes: Iterable[str]) -> Problem:
@@ -244,8 +256,8 @@ class DataHandlers:
                 if (vhost is None or spec.vhost == vhost) and not is_hidden_queue(spec.name)
                 and self.gate.may_read(request, spec)
             ]  # fmt: skip
-        known = await self._ask_masters(specs)
-        return json_response([lease for spec in specs for lease in known[spec.id]["leases"]])
+        known = await self._ask_masters(specs, may_be_down="queue" not in request.parameters)
+        return json_response([lease for spec in specs if spec.id in known for lease in known[spec.id]["leases"]])
 
     async def open_lease(self, request: Request) -> Response:
         self._spec(request)  # Whether there is such a queue, and the user may read it, before anything else.

@@ -33,6 +33,8 @@ Plans how to balance the load of the nodes by moving the masters of queues. Mirr
 only. Nothing is moved: the plan is a JSON file, which leveretctl rebalance --plan carries out.
 """
 
+REPEATS: Final = True  # It has the option --every.
+
 EXAMPLES: Final = """\
 examples:
   leveret pipeline balance --by messages --plan plan.json
@@ -146,7 +148,7 @@ def figures(access: Access, vhost: str) -> list[Figures]:
         new_client(replace(access, vhost=vhost), PLANNING_PATIENCE_S) as client,
     ):
         infos = client.queues(pattern=".*")
-    return [Figures(vhost, info) for info in infos if not info.name.startswith("leveret.journal.")]
+    return [Figures(vhost, info) for info in infos if not info.is_down and not info.name.startswith(journal.PREFIX)]
 
 
 def used(events: DataFrame, window_min: int) -> dict[Key, Use]:

@@ -22,7 +22,7 @@ from pyspark_leveret.connect import PLANNING_PATIENCE_S, LeveretError, client, e
 from pyspark_leveret.options import SourceOptions
 from pyspark_leveret.schema import Column
 from pyspark_leveret.source.filters import Condition, between_times, condition, is_wanted, narrowed, rows_that_meet
-from pyspark_leveret.source.planning import find_queues, pieces_for, position
+from pyspark_leveret.source.planning import find_queues, pieces_for, position, without_down
 from pyspark_leveret.source.reading import Piece, count, cut, read_piece
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class LeveretReader(DataSourceReader):
         options = self.options
         asked = client(options.access, PLANNING_PATIENCE_S)
         pieces: list[InputPartition] = []
-        queues = find_queues(options, asked)
+        queues = without_down(find_queues(options, asked))
         for info in queues.values():
             if not is_wanted(info.name, self.conditions):
                 continue

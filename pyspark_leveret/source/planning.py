@@ -46,6 +46,15 @@ def _existing(client: DataClient, names: Sequence[str]) -> list[QueueInfo]:
     return [info for name in names for info in _existing(client, [name])]
 
 
+def without_down(queues: Mapping[str, QueueInfo], is_told: bool = False) -> dict[str, QueueInfo]:
+    """Returns the queues whose nodes run. A pattern may match others, of which nothing is known for the moment; they
+    are logged, unless that was told before."""
+    for info in queues.values():
+        if info.is_down and not is_told:
+            log.warning("queue '%s' is not read for the moment: node %s does not run", info.name, info.master)
+    return {name: info for name, info in queues.items() if not info.is_down}
+
+
 def _listed(names: tuple[str, ...] | list[str]) -> str:
     return ("queue " if len(names) == 1 else "queues ") + ", ".join(f"'{name}'" for name in names)
 

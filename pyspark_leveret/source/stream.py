@@ -52,7 +52,7 @@ from leveret.data.client import NOT_FOUND, DataClient, LeaseView, QueueInfo, Ref
 from pyspark_leveret.connect import PLANNING_PATIENCE_S, LeveretError, client, explained
 from pyspark_leveret.options import SourceOptions
 from pyspark_leveret.schema import Column
-from pyspark_leveret.source.planning import checked, find_queues, lose, message_bytes, position, shares
+from pyspark_leveret.source.planning import checked, find_queues, lose, message_bytes, position, shares, without_down
 from pyspark_leveret.source.progress import Progress
 from pyspark_leveret.source.reading import Piece, cut, read_piece
 from pyspark_leveret.source.wait_for_messages import MessageWaiter
@@ -89,6 +89,7 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._nexts: dict[str, int] = {}  # By queue: the message number to wait for.
         self._waiter: MessageWaiter | None = None
         self._deleted: set[str] = set()  # Queues that were missing at the last look, and reported.
+        self._down: dict[str, str] = {}  # Queues that are out of reach, and the nodes that do not run.
         self._reader = ""  # Name of the owner of the leases; "" as long as it is not known.
 
     def __getstate__(self) -> dict[str, Any]:
@@ -140,6 +141,8 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pieces: list[InputPartition] = []
         for name, about in ends.items():
             info, first, after = queues.get(name), about["from"], about["next"]
+            if name in self._down:
+                raise LeveretError(f"cannot read queue '{name}': node {self._down[name]} does not run")
             if info is None or info.id != about["id"]:
                 lose(self.options, f"queue '{name}' was deleted, and with it the messages {first} to {after - 1}")
                 continue
@@ -191,6 +194,9 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         lags = {name: max(until[name] - about["next"], 0) for name, about in ends.items()}
         self._progress.look(asked, self._nexts, until, lags)
+        # A queue whose node is down stays where it is.
+        starts: Ends = start["queues"]
+        ends |= {name: {**starts[name], "from": starts[name]["next"]} for name in starts if name in self._down}
         if any(about["next"] > about["from"] for about in ends.values()):
             return self._offset(ends, start["tail"])
         if any(view.acked < begins[name] for name, (view, _) in self._leases.items() if name in begins):
@@ -235,9 +241,9 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         message."""
         starts: Ends = start["queues"]
         for name in starts:
-            if name not in queues and name not in self._deleted:
+            if name not in queues and name not in self._deleted and name not in self._down:
                 lose(self.options, f"queue '{name}' was deleted")
-        self._deleted = {name for name in starts if name not in queues}
+        self._deleted = {name for name in starts if name not in queues and name not in self._down}
         begins = {}
         for name, info in queues.items():
             about = starts.get(name)
@@ -268,7 +274,10 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _queues(self, asked: DataClient, is_new: bool = False) -> dict[str, QueueInfo]:
         """Returns the subscribed queues. A query that bears losses goes on without those that were deleted; if it is
         new, there was none, and a name is wrong."""
-        queues = find_queues(self.options, asked, may_miss=not (is_new or self.options.fail_on_data_loss))
+        found = find_queues(self.options, asked, may_miss=not (is_new or self.options.fail_on_data_loss))
+        down = {info.name: info.master for info in found.values() if info.is_down}
+        queues = without_down(found, is_told=down == self._down)
+        self._down = down
         for info in queues.values():
             if info.type != "stream" and self.options.lease is None:
                 raise LeveretError(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from leveret.data.client import DataClient, Refused, Unreachable
+from leveret.data.client import DataClient, QueueInfo, Refused, Unreachable
 from leveret.data.sheet import decode
 from tests.support.certificates import issue
 from tests.support.members import PERSISTENT, Cluster, Member
@@ -160,6 +160,44 @@ def test_the_master_dies_in_the_middle_of_a_read(trio: Cluster, tls: ssl.SSLCont
         assert client.wait("all-killed", 60, 0) == 61
         trio.mend()
         assert read(other, "only-there", 3) == wanted(3)
+
+
+def check_that_one_is_down(cluster: Cluster, lost: Member, left: Member, tls: ssl.SSLContext | None) -> None:
+    """The queue of a node that is down is listed as such, beside those that are not, whichever node is asked first."""
+    fill(lost, "apart-down", 3)
+    fill(left, "apart-up", 5)
+    lost.kill()
+    with client_of(tls, lost, left) as client:
+        listed: list[QueueInfo] = []
+
+        def is_known() -> bool:
+            listed[:] = client.queues(pattern="apart-.*")
+            return listed[0].is_down
+
+        until(is_known, "the other node knows that this one is down")
+        down, up = listed
+        assert (down.name, down.master, down.messages, down.next) == ("apart-down", lost.name, 0, 0)
+        assert (up.name, up.is_down, up.messages, up.next) == ("apart-up", False, 5, 6)
+        assert [member.url for member in down.members] == [None]
+        assert isinstance(client.leases(), list)
+        client.patience_s = 0.2
+        with pytest.raises(Unreachable, match=f"says: node {lost.name} is not running") as caught:
+            client.queues(["apart-down"])
+        assert caught.value.was_answered
+    cluster.mend()
+
+
+def test_a_node_that_is_down_is_an_unknown_part_of_the_answer(trio: Cluster, tls: ssl.SSLContext | None) -> None:
+    check_that_one_is_down(trio, trio[1], trio[0], tls)
+
+
+def test_one_of_two_nodes_answers_for_itself(tmp_path: Path) -> None:
+    pair = Cluster(tmp_path, CONFIG, size=2)
+    try:
+        pair.start()
+        check_that_one_is_down(pair, pair[0], pair[1], None)
+    finally:
+        pair.end()
 
 
 def test_tls(trio: Cluster, certificates: Path | None, tls: ssl.SSLContext | None) -> None:
