@@ -5,11 +5,13 @@ publisher puts its own name, a random number, and the number of the message, as 
 body. A line of a ledger is a run of such numbers:
 
     published/RUN.jsonl   {"queue": "q", "publisher": "1f00c0de", "number": 1, "last": 500,
-                           "confirmed_at": 1794769923634, "channel": "10.0.0.7:40000 -> 10.0.0.1:5672 (1)"}
+                           "confirmed_at": 1794769923634, "channel": "10.0.0.7:40000 -> 10.0.0.1:5672 (1)",
+                           "cluster": "rabbit@one"}
     consumed/RUN.jsonl    … "received_at": …, "channel": …, "redelivered": false
 
 A run covers at most `RUN_MS`. At most `RUNS_MAX` runs are open; they are written with each line of output, so the
-ledger of a process that is killed lacks its last interval. A consumer's line means that it received the message, not
+ledger of a process that is killed lacks its last interval. A load without consumers writes no ledger of consumers. A
+consumer's line means that it received the message, not
 that its ack arrived.
 """
 
@@ -36,6 +38,7 @@ class Ledger:
         path = os.path.join(folder, kind, f"{run}.jsonl")
         self._file: IO[str] = open(path, "w", encoding="utf-8", buffering=FILE_BYTES)  # noqa: SIM115
         self._at = at
+        self.cluster = ""  # The name of the cluster, as soon as a broker has said it.
         # By queue, publisher, channel and redelivered: first, last, time of the first.
         self._runs: dict[tuple[str, int, str, bool], tuple[int, int, int]] = {}
 
@@ -59,6 +62,8 @@ class Ledger:
         entry |= {"last": run[1], self._at: run[2], "channel": channel}
         if self._at == "received_at":
             entry["redelivered"] = redelivered
+        if self.cluster:
+            entry["cluster"] = self.cluster
         self._file.write(json.dumps(entry) + "\n")
 
     def flush(self) -> None:
@@ -70,6 +75,13 @@ class Ledger:
     def close(self) -> None:
         self.flush()
         self._file.close()
+
+
+def cluster_name(server_properties: bytes) -> str:
+    """Returns the name that a broker gives its cluster in the arguments of connection.start; "" if it gives none."""
+    name = b"cluster_name"
+    _, found, rest = server_properties.partition(bytes((len(name),)) + name + b"S")
+    return rest[4 : 4 + int.from_bytes(rest[:4], "big")].decode("utf-8", "replace") if found else ""
 
 
 def channel_name(connection: socket.socket) -> str:

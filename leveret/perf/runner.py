@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import FrameType, TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from leveret.client.address import Address
 from leveret.client.amqp import BrokerError
@@ -25,7 +25,7 @@ from leveret.client.endpoint import Endpoint
 from leveret.client.tls import problem
 from leveret.perf.consumer import Consumer
 from leveret.perf.histogram import Histogram
-from leveret.perf.ledger import Ledger
+from leveret.perf.ledger import Ledger, cluster_name
 from leveret.perf.options import Options
 from leveret.perf.publisher import Publisher, Target
 from leveret.perf.report import Counts, Interval, Result
@@ -47,24 +47,34 @@ def run(options: Options, name: str, on_interval: Callable[[Interval], None]) ->
         return Driver(options, publishers, consumers, on_interval, ledgers).drive()
 
 
-def open_ledgers(options: Options, name: str, stack: ExitStack) -> tuple[Ledger, ...]:
-    """Opens the ledgers of publishers and of consumers, if the options ask for them."""
-    if options.ledger is None:
-        return ()
+class Ledgers(NamedTuple):
+    """The ledgers of publishers and of consumers, if there are such clients and the options ask for ledgers."""
+
+    published: Ledger | None = None
+    consumed: Ledger | None = None
+
+    def all(self) -> list[Ledger]:
+        return [one for one in self if one is not None]
+
+
+def open_ledgers(options: Options, name: str, stack: ExitStack) -> Ledgers:
+    folder = options.ledger
+    if folder is None:
+        return Ledgers()
     try:
-        ledgers = tuple(
-            Ledger(options.ledger, kind, name, at)
-            for kind, at in (("published", "confirmed_at"), ("consumed", "received_at"))
+        ledgers = Ledgers(
+            Ledger(folder, "published", name, "confirmed_at") if options.publishers else None,
+            Ledger(folder, "consumed", name, "received_at") if options.consumers else None,
         )
     except OSError as error:
-        raise BrokerError(f"--ledger {options.ledger}: {error.strerror or error}") from None
-    for ledger in ledgers:
+        raise BrokerError(f"--ledger {folder}: {error.strerror or error}") from None
+    for ledger in ledgers.all():
         stack.callback(ledger.close)
     return ledgers
 
 
 def set_up(
-    options: Options, name: str, stack: ExitStack, ledgers: Sequence[Ledger] = ()
+    options: Options, name: str, stack: ExitStack, ledgers: Ledgers = Ledgers()  # noqa: B008 (immutable)
 ) -> tuple[list[Publisher], list[Consumer]]:
     """Declares queues, then connects consumers, then publishers. Pushes what has to be undone on the stack."""
 
@@ -72,6 +82,8 @@ def set_up(
         address = options.addresses[number % len(options.addresses)]
         connection = _connect(options, address, f"{name} {role} {number + 1}")
         stack.callback(connection.close)
+        for ledger in ledgers.all():
+            ledger.cluster = ledger.cluster or cluster_name(connection.server_properties)
         return connection
 
     if not options.predeclared:
@@ -85,7 +97,7 @@ def set_up(
             share(options.queues, number, options.consumers),
             prefetch=options.prefetch,
             ack_every=options.ack_every,
-            ledger=ledgers[1] if ledgers else None,
+            ledger=ledgers.consumed,
         )
         for number in range(options.consumers)
     ]
@@ -99,7 +111,7 @@ def set_up(
             window=options.window,
             rate=options.rate,
             messages_max=options.publish_max,
-            ledger=ledgers[0] if ledgers else None,
+            ledger=ledgers.published,
             name=1 + secrets.randbelow((1 << 32) - 1),
         )
         for number in range(options.publishers)
@@ -183,7 +195,7 @@ class Driver:
         publishers: Sequence[Publisher],
         consumers: Sequence[Consumer],
         on_interval: Callable[[Interval], None],
-        ledgers: Sequence[Ledger] = (),
+        ledgers: Ledgers = Ledgers(),  # noqa: B008 (immutable)
     ) -> None:
         self.options = options
         self.publishers = publishers
@@ -297,7 +309,7 @@ class Driver:
         interval = Interval(at_s, max(now - self._told_s, 1e-6), counts.minus(self._told), latency, confirm, blocked)
         self._told, self._told_s = counts, now
         self.result.add(interval)
-        for ledger in self.ledgers:
+        for ledger in self.ledgers.all():
             ledger.flush()
         self.on_interval(interval)
 

@@ -237,6 +237,7 @@ def test_ledgers_have_every_message_once(perf: Perf, tmp_path: Path, words: str)
         entries = [json.loads(line) for line in file.read_text().splitlines()]
         assert len(entries) < found["summary"]["sent"] or len(entries) <= 3
         assert all(entry[at] > 1_700_000_000_000 and " -> " in entry["channel"] for entry in entries)
+        assert {entry["cluster"] for entry in entries} == {"leveret@localhost"}
         seen[kind] = Counter(
             (entry["queue"], entry["publisher"], number)
             for entry in entries
@@ -249,6 +250,7 @@ def test_ledgers_have_every_message_once(perf: Perf, tmp_path: Path, words: str)
 def test_a_ledger_has_no_message_that_was_nacked(perf: Perf, subject: Broker, tmp_path: Path) -> None:
     limited = "x-max-length=5,x-overflow=reject-publish"
     perf("-y", "0", "-C", "50", "-s", "64", "-c", "10", "-qa", limited, "--ledger", str(tmp_path), "-u", "small")
+    assert [folder.name for folder in tmp_path.iterdir()] == ["published"]  # Without consumers there is no other.
     [file] = (tmp_path / "published").iterdir()
     entries = [json.loads(line) for line in file.read_text().splitlines()]
     noted = sum(entry["last"] - entry["number"] + 1 for entry in entries)
