@@ -8,11 +8,15 @@
 are segments: neighbouring messages of one queue of which exactly the same is known. `judged` gives each segment its
 fate; the rest is counting.
 
-| fate | | |---|---| | accounted | it was acknowledged, left its queue in another regular way, is in its queue, or is in
-a consumer's ledger | | deleted | it was in a queue that was deleted | | new | it came while the audit was running | |
-unknown | it is nowhere, but a journal is incomplete: its beginning was dropped, or its node is down | | lost | it was
-confirmed, it is nowhere, and the journals are complete | | withdrawn | it was not confirmed, and its number was given
-again after a failover: its publisher sends it again |
+| fate | |
+|---|---|
+| accounted | acknowledged, left its queue in another regular way, is in its queue, or is in a consumer's ledger |
+| deleted | was in a queue that was deleted |
+| transient | does not outlive its node, which was stopped or killed |
+| new | came while the audit was running |
+| unknown | is nowhere, and a journal is incomplete, or the journals contradict each other |
+| lost | was confirmed, is nowhere, and the journals are complete |
+| withdrawn | was not confirmed, and its number was given again after a failover: its publisher sends it again |
 
 No loss, but reported: **duplicated** (acknowledged twice, or twice in consumers' ledgers), **redelivered** (delivered
 more than once), **reordered** (delivered for the first time after a later message), **late** (more than `late` seconds
@@ -20,7 +24,9 @@ between confirm and acknowledgement, or still waiting after that time).
 
 A confirm counts from the publisher's side. Without a ledger, a message that was published with confirms counts as
 confirmed, unless its number was given again: the events `confirmed` of the last second of a node that was killed may be
-missing in its journal (docs/journal.md).
+missing in its journal (docs/journal.md). What a client's node knows to be safe and no master tells of is unknown
+(`publishers.unmatched`). With a ledger the ledger decides: what it has and complete journals do not know is lost.
+docs/audit.md says what is assumed, and what is proved by what.
 """
 
 from __future__ import annotations
@@ -35,7 +41,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_leveret.connect import LeveretError
 from pyspark_leveret.jobs import journal
-from pyspark_leveret.jobs.analysis import faults, journal_facts, ledgers
+from pyspark_leveret.jobs.analysis import faults, journal_facts, ledgers, publishers
 from pyspark_leveret.jobs.analysis.range_sweep import lives, overlap, sweep
 from pyspark_leveret.jobs.support import job_status
 from pyspark_leveret.jobs.support.common import access_of, say
@@ -49,15 +55,19 @@ clients if there are any, and reports what happened to every confirmed message. 
 key 'journal'.
 """
 
+REPEATS: Final = True  # It has the option --every.
+
 EXAMPLES: Final = """\
 examples:
   leveretctl set_policy watched '^orders' '{"journal": "full"}'    and from then on:
   leveret pipeline audit --out /data/audit                         prints a verdict, writes /data/audit/report.html
   leveret pipeline audit --servers one,two,three --queues 'orders\\..*' --late 5
   leveret perf -u orders -c 1000 --ledger /tmp/ledger; leveret pipeline audit --ledger /tmp/ledger
+  leveret pipeline audit --every 1h --out /data/audit              runs every hour, and writes a new page
   leveret pipeline audit --follow --out /data/alarms               keeps running, and reports late and missing messages
 
-exit codes: 0 nothing is lost, 1 something is lost, 2 unknown (there are no journals, or parts of them are missing)
+exit codes: 0 nothing is lost, 1 something is lost, 2 unknown (there are no journals, parts of them are missing, or they
+contradict each other: docs/audit.md), 130 interrupted
 """
 
 OK: Final = 0
@@ -69,10 +79,11 @@ POINTS: Final = 100  # About so many on the time axis of a chart.
 STEPS: Final = 8  # Steps of latency from one power of two to the next.
 AUDIT_STEPS: Final = 6
 SHOWN: Final = 200  # Rows of a table in the report.
+_KINDS: Final = {list: "array<string>", bool: "boolean", int: "bigint"}
 TROUBLE: Final = ("lost", "unknown", "deleted", "duplicated", "redelivered", "reordered", "late")
 COUNTS: Final = (
-    "confirmed", "acked", "left", "present", "lost", "unknown", "deleted", "new", "withdrawn", "duplicated",
-    "redelivered", "reordered", "late",
+    "confirmed", "acked", "left", "present", "lost", "unknown", "deleted", "transient", "new", "withdrawn",
+    "duplicated", "redelivered", "reordered", "late",
 )  # fmt: skip
 
 
@@ -87,6 +98,7 @@ class Verdict:
     lost: int = 0
     unknown: int = 0
     deleted: int = 0
+    transient: int = 0
     new: int = 0
     withdrawn: int = 0
     duplicated: int = 0
@@ -96,6 +108,10 @@ class Verdict:
     queues: int = 0
     nodes: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()  # Nodes whose journals could not be read.
+    jumped: tuple[str, ...] = ()  # Nodes whose clocks were set back, so that the beginning of journals is uncertain.
+    unmatched: int = 0  # Of the unknown: nodes called them safe, and no master tells of them.
+    is_foreign: bool = False  # No journal knows a channel of the ledger.
+    is_crowded: bool = False  # Journals had no room for some events.
     begin_ms: int = 0
     end_ms: int = 0
     horizon_ms: int = 0
@@ -110,7 +126,7 @@ class Verdict:
     def sentence(self) -> str:
         rest = [(self.acked, "acknowledged"), (self.left, "expired, rejected, dropped or dead-lettered")]
         rest += [(self.present, "still in the queue"), (self.deleted, "deleted with their queue")]
-        rest += [(self.new, "too new to judge")]
+        rest += [(self.transient, "transient and gone with their node"), (self.new, "too new to judge")]
         parts = ", ".join(f"{count:,} {words}" for count, words in rest if count)
         queues = f"{self.queues} queue{'s' if self.queues != 1 else ''}"
         if not self.confirmed:
@@ -118,9 +134,29 @@ class Verdict:
         if self.lost:
             return f"LOST: {self.lost:,} of {self.confirmed:,} confirmed messages are nowhere, in {queues} ({parts})."
         if self.unknown:
-            why = f"nodes {', '.join(self.silent)} do not run" if self.silent else "journals do not reach back so far"
-            return f"CANNOT SAY: what became of {self.unknown:,} of {self.confirmed:,} messages is not known: {why}."
+            return (
+                f"CANNOT SAY: what became of {self.unknown:,} of {self.confirmed:,} messages is not known: "
+                f"{'; '.join(self.reasons)}."
+            )
         return f"NOTHING LOST: all {self.confirmed:,} confirmed messages of {queues} are accounted for: {parts}."
+
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why something is unknown."""
+        why = [f"nodes {', '.join(self.silent)} do not run"] if self.silent else []
+        if self.unmatched:
+            why.append(
+                f"nodes were told that {self.unmatched:,} messages are safe which no master's journal knows of "
+                "(was a disk put back to an earlier time?)"
+            )
+        if self.is_foreign:
+            why.append("no journal knows a channel of the ledger (is it of another cluster?)")
+        if self.is_crowded:
+            why.append("journals had no room for some events")
+        if self.jumped:
+            why.append(f"journals have dropped their beginning, and clocks were set back ({', '.join(self.jumped)})")
+        return why or ["journals do not reach back so far, or tell of less than all messages"]
 
 
 @dataclass(frozen=True)
@@ -176,8 +212,9 @@ def audit(spark: SparkSession, options: Mapping[str, str], rules: Rules | None =
     time.sleep(max(0.0, settled_at - time.monotonic()))
     ends = {f"{journal.PREFIX}{node}": end for node, end in before.ends.items()}
     more = {"subscribe": ",".join(journals.names), "startingOffsets": json.dumps(ends)}
-    events = first.unionByName(_events(spark, options, rules, more))
-    return examine(spark, events, present, rules, journals.silent)
+    second = _events(spark, options, rules, more)
+    events = first.selectExpr("*", "false is_second").unionByName(second.selectExpr("*", "true is_second"))
+    return examine(spark, events, present, rules, journals.silent, journals.cluster)
 
 
 def _events(spark: SparkSession, options: Mapping[str, str], rules: Rules, more: Mapping[str, str]) -> DataFrame:
@@ -188,10 +225,16 @@ def _events(spark: SparkSession, options: Mapping[str, str], rules: Rules, more:
 
 
 def examine(
-    spark: SparkSession, events: DataFrame, present: DataFrame, rules: Rules, silent: tuple[str, ...] = ()
+    spark: SparkSession,
+    events: DataFrame,
+    present: DataFrame,
+    rules: Rules,
+    silent: tuple[str, ...] = (),
+    cluster: str | None = None,
 ) -> Audit:
     """Judges events, as `journal.read` returns them, and the messages of queues, as `journal_facts.read_queues` does.
-    Both are read many times, and should be persisted."""
+    Both are read many times, and should be persisted. `is_second` may mark events that were read after the queues.
+    `cluster`: its name, for ledgers that have it. Raises LeveretError."""
     from pyspark.sql import functions as f
 
     now_ms = int(time.time() * 1000)
@@ -205,27 +248,29 @@ def examine(
         cuts = None
     else:
         told = told.unionByName(journal_facts.cut_ranges(cuts))
-    sent = kept_apart(ledgers.publishes(events))
-    noted, told = _with_ledgers(spark, told, sent, rules)
+    shape = publishers.Told.of(events)
+    sent = kept_apart(publishers.publishes(events, shape))
+    is_whole = not silent and not kept.left_out and not kept.jumped
+    books = _Books.read(spark, rules, cluster, events, shape, sent, kept.horizon_ms, is_whole)
+    told = books.told(told)
+    noted = kept_apart(books.found(publishers.unmatched(events, kept.horizon_ms, shape)))
     step(5, "laying all that is known of each message upon each other")
     segments = sweep(lives(told, cuts), journal_facts.KEYS, journal_facts.LABELS, journal_facts.TIMED).drop("edge")
     edges = present.filter("label = 'edge'").select("id", "stay", f.col("first").alias("edge"))
     segments = segments.join(f.broadcast(edges), ["id", "stay"], "left")
-    is_whole = not silent and not kept.left_out
     judged_ = kept_apart(judged(segments, kept.horizon_ms, is_whole, now_ms, rules.late_s))
-    all_findings = findings(judged_)
-    if noted is not None:
-        all_findings = all_findings.unionByName(noted)
+    all_findings = findings(judged_).unionByName(noted)
     step(6, "counting")
     troubles = faults.find(events)
-    all_findings = kept_apart(faults.near(spark, all_findings, troubles, rules.near_s))
+    all_findings = kept_apart(joined_up(faults.near(spark, all_findings, troubles, rules.near_s)))
     whose = published_by(all_findings, sent)
     queues = kept_apart(per_queue(judged_, all_findings))
     sums = queues.agg(f.count("*").alias("queues"), *(f.sum(name).alias(name) for name in COUNTS)).collect()[0]
     verdict = Verdict(
         **{name: int(sums[name] or 0) for name in ("queues", *COUNTS)},
         nodes=tuple(sorted(kept.ends)), silent=silent, begin_ms=kept.begin_ms, end_ms=kept.end_ms,
-        horizon_ms=kept.horizon_ms,
+        horizon_ms=kept.horizon_ms, jumped=kept.jumped, is_foreign=books.is_foreign, is_crowded=kept.left_out,
+        unmatched=int(noted.filter("told_by = 'routed'").agg(f.sum("count")).collect()[0][0] or 0),
     )  # fmt: skip
     width_ms = width(kept.begin_ms, kept.end_ms)
     return Audit(
@@ -248,29 +293,84 @@ def kept_apart(frame: DataFrame) -> DataFrame:
     return frame.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
 
 
-def _with_ledgers(
-    spark: SparkSession, told: DataFrame, sent: DataFrame, rules: Rules
-) -> tuple[DataFrame | None, DataFrame]:
-    """Returns the findings from ledgers alone, and all ranges including those of the ledgers."""
-    if rules.published is None and rules.consumed is None:
-        return None, told
-    published = ledgers.read(spark, rules.published, "confirmed_at").persist() if rules.published else None
-    consumed = ledgers.read(spark, rules.consumed, "received_at").persist() if rules.consumed else None
-    noted = []
-    if published is not None:
-        known = ledgers.mapped(published, sent, "client").persist()
-        told = told.unionByName(known.select(*journal_facts.COLUMNS))
-        if consumed is not None:
-            received = ledgers.mapped(ledgers.with_channels(consumed, published), sent, "received")
-            told = told.unionByName(received.select(*journal_facts.COLUMNS))
-        noted.append(_noted(ledgers.compared(published, consumed, known), rules))
-        noted.append(_noted_ids(ledgers.missing_ids(published, consumed), "lost"))
-    if consumed is not None:
-        noted.append(_noted_ids(ledgers.repeated_ids(consumed), "duplicated"))
-    found = noted[0]
-    for one in noted[1:]:
-        found = found.unionByName(one)
-    return found, told
+@dataclass
+class _Books:
+    """The ledgers of clients, and what they find that journals alone do not."""
+
+    rules: Rules
+    sent: DataFrame
+    events: DataFrame
+    shape: publishers.Told
+    horizon_ms: int
+    is_whole: bool
+    published: DataFrame | None = None
+    consumed: DataFrame | None = None
+    known: DataFrame | None = None
+    is_foreign: bool = False
+
+    @classmethod
+    def read(
+        cls, spark: SparkSession, rules: Rules, cluster: str | None, events: DataFrame, shape: publishers.Told,
+        sent: DataFrame, horizon_ms: int, is_whole: bool,
+    ) -> _Books:  # fmt: skip
+        """Reads the ledgers. Raises LeveretError."""
+        books = cls(rules, sent, events, shape, horizon_ms, is_whole)
+        if rules.consumed is not None:
+            books.consumed = _of_cluster(rules.consumed, ledgers.read(spark, rules.consumed, "received_at"), cluster)
+        if rules.published is not None:
+            ledger = ledgers.read(spark, rules.published, "confirmed_at")
+            books.published = _of_cluster(rules.published, ledger, cluster)
+            books.known = kept_apart(ledgers.mapped(books.published, sent, "client"))
+            # A ledger that says that it is of this cluster needs no other sign of that.
+            is_named = cluster is not None and books.published.filter("cluster is null").isEmpty()
+            books.is_foreign = not is_named and ledgers.is_foreign(books.published, events)
+        return books
+
+    def told(self, told: DataFrame) -> DataFrame:
+        """Returns all ranges including those of the ledgers."""
+        if self.published is None or self.known is None:
+            return told
+        told = told.unionByName(self.known.select(*journal_facts.COLUMNS))
+        if self.consumed is not None:
+            received = ledgers.mapped(ledgers.with_channels(self.consumed, self.published), self.sent, "received")
+            told = told.unionByName(kept_apart(received.select(*journal_facts.COLUMNS)))
+        return told
+
+    def found(self, unmatched: DataFrame) -> DataFrame:
+        """Returns the findings that are not about messages of the journals: `unmatched`, unless the ledger decides
+        about them, and those of the ledgers."""
+        from pyspark.sql import functions as f
+
+        if self.published is not None:
+            channels = self.published.filter("channel is not null").select(f.col("channel").alias("who")).distinct()
+            unmatched = unmatched.join(f.broadcast(channels), "who", "left_anti")
+        parts = [_noted_unmatched(unmatched)]
+        if self.published is not None and self.known is not None:
+            sent_on = ledgers.waiting(self.published, publishers.unanswered(self.events, self.shape))
+            compared = kept_apart(ledgers.compared(self.published, self.consumed, self.known, sent_on))
+            covered = compared.join(f.broadcast(publishers.coverage(self.events)), "queue", "left")
+            parts.append(_noted(covered, self.rules, self.horizon_ms, self.is_whole and not self.is_foreign))
+            fewer = ledgers.surplus(self.published, self.sent)
+            parts.append(_noted_ids(fewer, f.col("count"), "lost" if self.is_whole else "unknown"))
+            can_compare = self.consumed is not None and not self.consumed.filter("message_id is not null").isEmpty()
+            missing = ledgers.missing_ids(self.published, self.consumed)
+            parts.append(_noted_ids(missing, f.lit(1), "lost" if can_compare else "unknown"))
+        if self.consumed is not None:
+            parts.append(_noted_ids(ledgers.repeated_ids(self.consumed), f.lit(1), "duplicated"))
+        found = parts[0]
+        for one in parts[1:]:
+            found = found.unionByName(one)
+        return found
+
+
+def _of_cluster(path: str, ledger: DataFrame, cluster: str | None) -> DataFrame:
+    """Returns the ledger, if it is not of another cluster. Raises LeveretError."""
+    ledger = ledger.persist()
+    if cluster is not None:
+        others = [row.cluster for row in ledger.filter(ledger.cluster != cluster).select("cluster").take(1)]
+        if others:
+            raise LeveretError(f"{path} is the ledger of cluster '{others[0]}', and the journals are of '{cluster}'")
+    return ledger
 
 
 # -- Judging -------------------------------------------------------------------------------------------------------
@@ -291,10 +391,16 @@ def judged(segments: DataFrame, horizon_ms: int, is_whole: bool, now_ms: int, la
     promised_ms = f.coalesce("client_ms", "confirmed_ms", "said_ms")
     excused = has("untold") | (f.coalesce(promised_ms, f.lit(0.0)) < horizon_ms) | f.lit(not is_whole)
     is_new = f.coalesce(f.col("first") >= f.col("edge"), f.lit(False))
+    # A mirror had it on its disk, and whoever led the queue never told that it came.
+    is_unheard = has("copied") & ~has("said", "unsaid", "transient", "kept") & ~accounted & ~has("deleted") & ~is_new
     fate = (
-        f.when(~promised, f.when(has("said", "kept") & has("cut") & ~accounted, "withdrawn"))
+        f.when(
+            ~promised,
+            f.when(has("said", "kept") & has("cut") & ~accounted, "withdrawn").when(is_unheard, "unknown"),
+        )
         .when(accounted, "accounted")
         .when(has("deleted"), "deleted")
+        .when(has("transient") & ~has("said"), "transient")
         .when(is_new, "new")
         .when(excused, "unknown")
         .otherwise("lost")
@@ -337,14 +443,31 @@ def findings(segments: DataFrame) -> DataFrame:
     )
 
 
-def _noted(segments: DataFrame, rules: Rules) -> DataFrame:
-    """Returns findings in publishers' own numbers: messages that no journal knows, and those that consumers got
-    twice."""
+def joined_up(found: DataFrame) -> DataFrame:
+    """Makes one finding of neighbouring ranges of which the same is found, near the same fault."""
+    from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    unknown = (f.col("client") > 0) & (f.col("received") == 0) & (f.col("known") == 0)
+    key = ("kind", "told_by", "vhost", "queue", "id", "fault")
+    order = Window.partitionBy(*key).orderBy("first", "last")
+    reached = f.max("last").over(order.rowsBetween(Window.unboundedPreceding, -1))
+    begins = f.when(f.col("first") <= reached + 1, 0).otherwise(1)  # Without numbers each stands alone.
+    grouped = found.withColumn("begins", begins).withColumn("group", f.sum("begins").over(order)).groupBy(*key, "group")
+    sums = (f.min("first").alias("first"), f.max("last").alias("last"), f.sum("count").alias("count"))
+    return grouped.agg(*sums, f.min("at_ms").alias("at_ms")).select(*found.columns)
+
+
+def _noted(segments: DataFrame, rules: Rules, horizon_ms: int, is_whole: bool) -> DataFrame:
+    """Returns findings in publishers' own numbers: messages that no journal knows, and those that consumers got
+    twice. What no journal knows is lost only if journals would know of it."""
+    from pyspark.sql import functions as f
+
+    missing = (f.col("client") > 0) & (f.col("received") == 0) & (f.col("known") == 0)
     twice = f.col("received") > 1
-    kind = f.when(unknown, "lost").when(twice, "duplicated")
+    is_told = f.coalesce(f.col("is_whole"), f.lit(False)) & f.lit(is_whole)
+    is_told = is_told & (f.col("waiting") == 0) & (f.coalesce("client_ms", f.lit(horizon_ms)) >= horizon_ms)
+    is_sampled = f.coalesce("is_sampled", f.lit(False))  # The verdict is about the sample.
+    kind = f.when(missing & ~is_sampled, f.when(is_told, "lost").otherwise("unknown")).when(twice, "duplicated")
     return segments.withColumn("kind", kind).filter("kind is not null").select(
         "kind", f.lit("ledger").alias("told_by"), f.lit(rules.vhost or "/").alias("vhost"), "queue",
         f.lit(None).cast("bigint").alias("id"), "first", "last", (f.col("last") - f.col("first") + 1).alias("count"),
@@ -352,11 +475,19 @@ def _noted(segments: DataFrame, rules: Rules) -> DataFrame:
     )  # fmt: skip
 
 
-def _noted_ids(ids: DataFrame, kind: str) -> DataFrame:
+def _noted_unmatched(unmatched: DataFrame) -> DataFrame:
+    """Returns findings in publishers' own numbers."""
+    return unmatched.selectExpr(
+        "'unknown' kind", "'routed' told_by", "vhost", "queue", "cast(null as bigint) id", "said_first first",
+        "said_last last", "count", "ms at_ms",
+    )  # fmt: skip
+
+
+def _noted_ids(ids: DataFrame, count: Column, kind: str) -> DataFrame:
     from pyspark.sql import functions as f
 
     nothing = f.lit(None).cast("bigint")
-    return ids.groupBy("queue").agg(f.count("*").alias("count"), f.min("ms").alias("at_ms")).select(
+    return ids.groupBy("queue").agg(f.sum(count).alias("count"), f.min("ms").alias("at_ms")).select(
         f.lit(kind).alias("kind"), f.lit("ledger").alias("told_by"), f.lit("/").alias("vhost"), "queue",
         nothing.alias("id"), nothing.alias("first"), nothing.alias("last"), "count", "at_ms",
     )  # fmt: skip
@@ -396,16 +527,21 @@ def per_queue(segments: DataFrame, found: DataFrame) -> DataFrame:
         .when((f.col("left") > 0) & (f.col("acked") == 0), "left")
         .otherwise("acked")
     )
-    ways = ("acked", "left", "present", "deleted", "new", "withdrawn")
+    ways = ("acked", "left", "present", "deleted", "transient", "new", "withdrawn")
     counted = segments.withColumn("way", way).groupBy("vhost", "queue").agg(
-        f.sum(f.when(promised, f.col("count")).otherwise(0)).alias("confirmed"),
+        f.sum(f.when(promised | (fate == "unknown"), f.col("count")).otherwise(0)).alias("promised"),
         *(f.sum(f.when(f.col("way") == name, f.col("count")).otherwise(0)).alias(name) for name in ways),
     )  # fmt: skip
     others = ("lost", "unknown", "duplicated", "redelivered", "reordered", "late")
     noted = found.groupBy("vhost", "queue").agg(
-        *(f.sum(f.when(f.col("kind") == name, f.col("count")).otherwise(0)).alias(name) for name in others)
+        *(f.sum(f.when(f.col("kind") == name, f.col("count")).otherwise(0)).alias(name) for name in others),
+        # Messages that journals do not know were confirmed, too.
+        f.sum(f.when((f.col("told_by") != "journal") & f.col("kind").isin("lost", "unknown"), f.col("count")))
+        .alias("noted"),
+    )  # fmt: skip
+    joined = counted.join(noted, ["vhost", "queue"], "full").withColumn(
+        "confirmed", f.coalesce("promised", f.lit(0)) + f.coalesce("noted", f.lit(0))
     )
-    joined = counted.join(noted, ["vhost", "queue"], "full")
     return joined.select("vhost", "queue", *(f.coalesce(name, f.lit(0)).alias(name) for name in COUNTS))
 
 
@@ -529,8 +665,8 @@ def _ledger(path: str | None, folder: str | None, name: str) -> str | None:
 def write(spark: SparkSession, found: Audit, folder: str) -> None:
     """Writes verdict, queues, channels, faults and findings as Parquet, in place of those of an earlier run."""
     os.makedirs(folder, exist_ok=True)
-    told = {**asdict(found.verdict), "nodes": list(found.verdict.nodes), "silent": list(found.verdict.silent)}
-    kinds = {name: "array<string>" if isinstance(value, list) else "bigint" for name, value in told.items()}
+    told = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(found.verdict).items()}
+    kinds = {name: _KINDS[type(value)] for name, value in told.items()}
     schema = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
     row = (found.verdict.sentence, found.verdict.code, *told.values())
     tables = {

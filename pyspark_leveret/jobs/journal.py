@@ -23,7 +23,8 @@ _MESSAGE: Final = "node string, run string, ms bigint, events array<array<string
 _DETAIL: Final = (
     "id bigint, epoch bigint, said array<bigint>, transient boolean, reason string, what string, state string, "
     "forced boolean, version bigint, ring array<string>, in_sync array<string>, missing array<string>, "
-    "to string, token bigint, place bigint, block bigint, ms bigint"
+    "to string, token bigint, place bigint, block bigint, ms bigint, producer string, numbers array<bigint>, "
+    "sampled boolean"
 )
 
 
@@ -74,5 +75,9 @@ def events(messages: DataFrame) -> DataFrame:
         f.coalesce("told.transient", f.lit(False)).alias("transient"),
         *("told.reason", "told.what", "told.state"),
         f.coalesce("told.forced", f.lit(False)).alias("forced"),
-        *("told.ring", "told.in_sync", "told.missing", "detail"),
+        *("told.ring", "told.in_sync", "told.missing", "told.token", "told.place", "told.producer"),
+        f.col("told.numbers")[0].alias("number_first"),
+        f.col("told.numbers")[1].alias("number_last"),
+        f.coalesce("told.sampled", f.lit(False)).alias("sampled"),
+        "detail",
     )

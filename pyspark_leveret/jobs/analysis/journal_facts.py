@@ -12,12 +12,14 @@ identified by
 | label | told by | |
 |---|---|---|
 | said | published | the publisher waits for a confirm of it |
-| unsaid | published | the publisher does not, or the message is transient |
+| unsaid | published | the publisher does not |
+| transient | published | it does not outlive its node |
 | confirmed | confirmed | |
 | acked | acked | |
 | left | rejected, expired, dropped, dead-lettered | |
 | settled | replicated, recovered | a mirror has noted that it left the queue, or a node knew so when it started |
 | kept | recovered | a node that started still had it, with a publisher that waits for a confirm |
+| copied | replicated | a mirror has it on its disk |
 | delivered, behind | delivered | `behind`: after one with a higher number |
 | moved, elsewhere | delivered, stopped | sent to another node with its queue; the whole stay ended so |
 | deleted, untold | stopped | deleted with its queue; unknown, because `journal` was `off` |
@@ -49,13 +51,15 @@ if TYPE_CHECKING:
     from leveret.data.client import QueueInfo
 
 SETTLE_S: Final = 2.0
+SLACK_MS: Final = 1_000  # Clocks of nodes are at most so far apart.
+JUMP_MS: Final = 5_000  # A clock that goes back by more was set.
 PIECE: Final = 50_000_000  # Message numbers of a queue that one task asks for.
 TASKS_MAX: Final = 200
 
 KEYS: Final = ("vhost", "queue", "id", "stay", "life")
 LABELS: Final = (
     "said", "unsaid", "kept", "confirmed", "acked", "left", "settled", "delivered", "behind", "moved", "elsewhere",
-    "deleted", "untold", "cut", "present", "edge", "client", "received",
+    "deleted", "untold", "cut", "present", "edge", "client", "received", "transient", "copied",
 )  # fmt: skip
 TIMED: Final = ("said", "confirmed", "acked", "client")
 COLUMNS: Final = ("vhost", "queue", "id", "stay", "epoch", "first", "last", "label", "ms")
@@ -69,6 +73,7 @@ class Journals:
 
     names: tuple[str, ...]
     silent: tuple[str, ...]  # Nodes that do not run: their journals cannot be read.
+    cluster: str | None = None  # The cluster's name; None if the user may not ask for it.
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,7 @@ class Kept:
     begin_ms: int
     end_ms: int
     horizon_ms: int  # Events before this time may have been dropped by a journal.
+    jumped: tuple[str, ...]  # Nodes whose clocks were set back, while a journal has dropped its beginning.
     left_out: bool  # Journals dropped events for lack of room.
     has_moves: bool
 
@@ -98,7 +104,9 @@ def find_journals(access: Access) -> Journals:
             "leveretctl set_policy journal '^orders' '{\"journal\": \"full\"}' (docs/journal.md)"
         )
     silent = tuple(info.master for info in found if info not in readable)
-    return Journals(tuple(info.name for info in readable), silent)
+    with explained(access, "ask for the name of the cluster"):
+        cluster = client(replace(access, vhost="/"), PLANNING_PATIENCE_S).cluster_name()
+    return Journals(tuple(info.name for info in readable), silent, cluster)
 
 
 def kept(events: DataFrame) -> Kept:
@@ -114,14 +122,27 @@ def kept(events: DataFrame) -> Kept:
         f.max(f.col("who").startswith("moving to ")).alias("moves"),
     )
     rows = of_node.collect()
+    is_cut = any(row["first"] > 0 for row in rows)
     return Kept(
         ends={row.node: row["last"] + 1 for row in rows},
         begin_ms=min((row.begin for row in rows), default=0),
         end_ms=max((row.end for row in rows), default=0),
-        horizon_ms=max((row.begin for row in rows if row["first"] > 0), default=0),
+        horizon_ms=max((row.begin + SLACK_MS for row in rows if row["first"] > 0), default=0),
+        jumped=_jumped(events) if is_cut else (),
         left_out=any(row.left_out for row in rows),
         has_moves=any(row.moves for row in rows),
     )
+
+
+def _jumped(events: DataFrame) -> tuple[str, ...]:
+    """Returns the nodes whose clocks were set back: what came before the beginning of a journal is a matter of time."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    messages = events.groupBy("node", "offset").agg(f.unix_millis(f.max("time")).alias("ms"))
+    before = f.max("ms").over(Window.partitionBy("node").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1))
+    back = messages.withColumn("before", before).filter(f.col("ms") < f.col("before") - JUMP_MS)
+    return tuple(sorted(row.node for row in back.select("node").distinct().collect()))
 
 
 def with_stays(events: DataFrame, has_moves: bool) -> DataFrame:
@@ -152,7 +173,10 @@ def find_cuts(events: DataFrame) -> DataFrame:
         .agg(f.min("last").alias("through"))
     )
     given = (
-        events.filter(f.col("kind").isin("published", "confirmed", "recovered"))
+        events.filter(
+            f.col("kind").isin("published", "confirmed", "recovered")
+            | ((f.col("kind") == "replicated") & (f.col("what") == "published") & (f.col("epoch") > 0))
+        )
         .groupBy("id", "stay", "epoch")
         .agg(f.max("last").alias("given"))
     )
@@ -172,13 +196,14 @@ def told(events: DataFrame) -> DataFrame:
     label = (
         f.when(
             kind == "published",
-            f.when(f.col("said_first").isNotNull() & ~f.col("transient"), "said").otherwise("unsaid"),
+            f.when(f.col("transient"), "transient").when(f.col("said_first").isNotNull(), "said").otherwise("unsaid"),
         )
         .when((kind == "confirmed") & ~f.col("transient"), "confirmed")
         .when(kind == "acked", "acked")
         .when(kind.isin("rejected", "expired", "dropped", "dead-lettered"), "left")
         .when(kind.isin("replicated", "recovered") & (f.col("what") == "settled"), "settled")
         .when(kind == "recovered", "kept")
+        .when((kind == "replicated") & (f.col("what") == "published"), "copied")
         .when((kind == "delivered") & f.col("who").startswith("moving to "), "moved")
         .when((kind == "delivered") & ~f.col("who").startswith("lease "), "delivered")
         .when((kind == "stopped") & (reason == "elsewhere"), "elsewhere")
@@ -241,7 +266,7 @@ def read_queues(spark: SparkSession, access: Access, wanted: Mapping[str, Mappin
         with explained(access, f"list the queues of vhost '{vhost}'"):
             found = client(replace(access, vhost=vhost), PLANNING_PATIENCE_S).queues(pattern=".*")
         for info in found:
-            if info.id in ids:
+            if info.id in ids and not info.is_down:
                 shift = 1 if info.type == "stream" else 0
                 edges.append((vhost, info.name, info.id, info.next + shift))
                 rows += [(vhost, info.name, info.id, first, last, shift > 0) for first, last in _pieces(info)]

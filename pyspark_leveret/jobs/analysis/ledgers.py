@@ -12,6 +12,7 @@ A ledger is a file or a folder of Parquet, or of JSON lines. Columns:
 | `confirmed_at` | yes | | milliseconds since 1970, or a timestamp |
 | `received_at` | | yes | likewise |
 | `redelivered` | | yes | as the broker said |
+| `cluster` | yes | yes | the name of the cluster, as the broker said; may be missing |
 
 With `number`, a ledger can be compared with the journals: they tell which numbers of a queue the publisher's numbers
 became (`said`), so the client's and the nodes' records are about the same message. With `message_id` that is not
@@ -29,9 +30,8 @@ from pyspark_leveret.jobs.analysis.range_sweep import overlap, sweep
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-TEXTS: Final = ("queue", "message_id", "publisher", "channel")
-LABELS: Final = ("client", "received", "known")
-BRIDGE_S: Final = 300  # At most between the events `routed` of a node and `published` of the master.
+TEXTS: Final = ("queue", "message_id", "publisher", "channel", "cluster")
+LABELS: Final = ("client", "received", "known", "waiting")
 
 
 def read(spark: SparkSession, path: str, at: str) -> DataFrame:
@@ -42,6 +42,8 @@ def read(spark: SparkSession, path: str, at: str) -> DataFrame:
     if "://" not in path and not os.path.exists(path):
         raise LeveretError(f"there is no ledger {path}")
     found = spark.read.parquet(path) if _is_parquet(path) else spark.read.json(path)
+    if not found.columns:  # No line yet.
+        found = spark.createDataFrame([], "queue string, number bigint")
     if "queue" not in found.columns or not {"message_id", "number"} & set(found.columns):
         raise LeveretError(
             f"{path} is no ledger: it has the columns {', '.join(found.columns) or '(none)'}, and 'queue' and "
@@ -80,69 +82,6 @@ def _ms(frame: DataFrame, name: str) -> Column:
     return f.col(name).cast("bigint") if kind != "string" else f.unix_millis(f.col(name).cast("timestamp"))
 
 
-def publishes(events: DataFrame) -> DataFrame:
-    """Returns which channel published which messages: `who`, the numbers `first` to `last` of a queue, and `said_first`
-    to `said_last`, the channel's own numbers, if it waits for confirms. For a client at another node, the master's
-    event names that node, and the event `routed` of the node names the client. Events that a node repeats after a start
-    count only for messages without another event."""
-    told = _publishes(events, events.filter("kind = 'published'"))
-    again = events.filter("kind = 'recovered' and what = 'published'")
-    if again.isEmpty():
-        return told
-    retold = _publishes(events, again)
-    return told.unionByName(_less(retold, told).select(told.columns))
-
-
-def _less(retold: DataFrame, told: DataFrame) -> DataFrame:
-    """Returns the ranges of `retold` that are not in `told`."""
-    keys = ("vhost", "queue", "id", "stay", "who", "shift", "spread")
-    shaped = ("*", "said_first - first shift", "(said_last - said_first) - (last - first) spread")
-
-    def labelled(frame: DataFrame, label: str) -> DataFrame:
-        return frame.selectExpr(*shaped).selectExpr(*keys, "first", "last", f"'{label}' label", "epoch ms")
-
-    both = labelled(told, "told").unionByName(labelled(retold, "retold"))
-    left = sweep(both, keys, ("told", "retold"), ("retold",)).filter("told = 0 and retold > 0")
-    # After several starts it has several epochs, and is the same message in each: any will do.
-    return left.selectExpr(
-        "*", "cast(retold_ms as bigint) epoch", "first + shift said_first", "last + shift + spread said_last"
-    )
-
-
-def _publishes(events: DataFrame, published: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as f
-
-    published = published.select(
-        *("vhost", "queue", "id", "stay", "epoch", "first", "last", "who", "said_first", "said_last", "time")
-    )
-    routed = events.filter("kind = 'routed'").select(
-        "id",
-        f.col("node").alias("via"),
-        f.get_json_object("detail", "$.token").cast("bigint").alias("token"),
-        f.get_json_object("detail", "$.place").cast("bigint").alias("place"),
-        f.col("count").alias("bundled"),
-        f.col("who").alias("sender"),
-        f.col("said_first").alias("own_first"),
-        f.col("said_last").alias("own_last"),
-        f.col("time").alias("routed_time"),
-    )
-    is_bundle = "via = who and token = said_first and token = said_last and token > 0"
-    apart = f.abs(f.unix_seconds("time") - f.unix_seconds("routed_time")) < BRIDGE_S
-    begin = f.col("first") + f.col("place")
-    bundled = published.alias("p").join(routed.alias("r"), "id").filter(is_bundle).filter(apart)
-    through_nodes = bundled.select(
-        *("vhost", "queue", "id", "stay", "epoch"),
-        begin.alias("first"),
-        f.least(f.col("last"), begin + f.col("bundled") - 1).alias("last"),
-        f.col("sender").alias("who"),
-        f.col("own_first").alias("said_first"),
-        f.col("own_last").alias("said_last"),
-    )
-    nodes = events.select(f.col("node").alias("who")).distinct()
-    direct = published.drop("time").join(f.broadcast(nodes), "who", "left_anti")
-    return direct.select(through_nodes.columns).unionByName(through_nodes)
-
-
 def mapped(ledger: DataFrame, sent: DataFrame, label: str) -> DataFrame:
     """Turns a ledger, whose `channel` is that of the publisher, into labelled ranges of queues' numbers, with the
     publisher's own numbers as `own_first` and `own_last`."""
@@ -166,6 +105,42 @@ def mapped(ledger: DataFrame, sent: DataFrame, label: str) -> DataFrame:
     )
 
 
+def waiting(ledger: DataFrame, sent: DataFrame) -> DataFrame:
+    """Returns the publishers' own numbers of messages that a node has sent on, and nobody called safe."""
+    entries = ledger.filter("first is not null").select("queue", "publisher", "channel", "first", "last", "ms")
+    found = overlap(entries, sent, ["queue", "channel"], "said_first", "said_last")
+    return found.selectExpr("queue", "publisher", "low first", "high last", "'waiting' label", "ms")
+
+
+def surplus(published: DataFrame, sent: DataFrame) -> DataFrame:
+    """Returns messages of publishers whose channels had the same name, where journals know fewer messages than were
+    confirmed: `queue`, `count`, `ms`. Which of the publishers sent the known ones cannot be said."""
+    from pyspark.sql import functions as f
+
+    keys = ("queue", "channel")
+    entries = published.filter("first is not null and publisher is not null").withColumn("label", f.lit("client"))
+    columns = (*keys, "first", "last", "label", "ms")
+    once = sweep(entries.select("publisher", *columns), [*keys, "publisher"], ("client",), ("client",))
+    claimed = once.selectExpr(*keys, "first", "last", "'client' label", "cast(client_ms as bigint) ms")
+    known = sent.filter("said_last - said_first = last - first").selectExpr(
+        "queue", "who channel", "said_first first", "said_last last", "'known' label", "0L ms"
+    )
+    both = sweep(claimed.unionByName(known), keys, ("client", "known"), ("client",)).filter("client > known")
+    lacking = both.filter("known > 0").selectExpr(
+        "queue", "(last - first + 1) * (client - known) count", "cast(client_ms as bigint) ms"
+    )
+    return lacking.select("queue", "count", "ms")
+
+
+def is_foreign(published: DataFrame, events: DataFrame) -> bool:
+    """Returns whether no journal knows any channel of the ledger."""
+    from pyspark.sql import functions as f
+
+    channels = published.filter("first is not null").select("channel").distinct()
+    known = events.filter(f.col("kind").isin("published", "recovered", "routed", "delivered"))
+    return not channels.isEmpty() and channels.join(known, f.col("channel") == f.col("who"), "left_semi").isEmpty()
+
+
 def with_channels(consumed: DataFrame, published: DataFrame) -> DataFrame:
     """Adds the publisher's channel to a consumer's ledger, which names the publisher; the publisher's ledger has
     both."""
@@ -175,9 +150,9 @@ def with_channels(consumed: DataFrame, published: DataFrame) -> DataFrame:
     return consumed.drop("channel").join(f.broadcast(named), "publisher", "left")
 
 
-def compared(published: DataFrame, consumed: DataFrame | None, known: DataFrame) -> DataFrame:
+def compared(published: DataFrame, consumed: DataFrame | None, known: DataFrame, sent_on: DataFrame) -> DataFrame:
     """Returns segments of publishers' own numbers with counts: `client` (confirmed), `received`, `known` to
-    journals."""
+    journals, `waiting` (sent on by a node, and not called safe)."""
     from pyspark.sql import functions as f
 
     columns = ("queue", "publisher", "first", "last", "label", "ms")
@@ -186,11 +161,12 @@ def compared(published: DataFrame, consumed: DataFrame | None, known: DataFrame)
         received = consumed.filter("first is not null").withColumn("label", f.lit("received")).select(*columns)
         parts = parts.unionByName(received)
     there = known.selectExpr("queue", "publisher", "own_first first", "own_last last", "'known' label", "ms")
-    return sweep(parts.unionByName(there.select(*columns)), ["queue", "publisher"], LABELS, ["client", "received"])
+    parts = parts.unionByName(there.select(*columns)).unionByName(sent_on.select(*columns))
+    return sweep(parts, ["queue", "publisher"], LABELS, ["client", "received"])
 
 
 def missing_ids(published: DataFrame, consumed: DataFrame | None) -> DataFrame:
-    """Returns confirmed messages whose ids are in no consumer's ledger."""
+    """Returns confirmed messages whose ids are in no consumer's ledger; all of them if there is none."""
     told = published.filter("message_id is not null").select("queue", "message_id", "channel", "ms")
     if consumed is None:
         return told
