@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_leveret.jobs import lake
 from pyspark_leveret.jobs.support import job_status
-from pyspark_leveret.jobs.support.common import access_of, follow, say
+from pyspark_leveret.jobs.support.common import access_of, follow, say, seconds
 from pyspark_leveret.jobs.support.hadoop_files import Files
 from pyspark_leveret.jobs.support.signals import GOES_ON, if_stopped
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="where to begin a stream that is new to the archive (earliest)")  # fmt: skip
     parser.add_argument("--once", action="store_true", help="end when all that was there at the start is written")
     parser.add_argument(
-        "--every", metavar="SECONDS", type=_seconds, default=60, help="how often files are written (60)"
+        "--every", metavar="TIME", type=_seconds, default=60, help="how often files are written: 30s, 15m, 1h … (1m)"
     )
     parser.add_argument("--max-offsets", metavar="N", type=_above_zero, default=1_000_000,
                         help="at most N messages in a batch (1000000)")  # fmt: skip
@@ -66,12 +66,12 @@ def _above_zero(text: str) -> int:
 
 def _seconds(text: str) -> float:
     try:
-        seconds = float(text)
+        found = float(text)
     except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < 1e6:
+        return seconds(text)
+    if not 0 <= found < 1e6:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time in seconds")
-    return seconds
+    return found
 
 
 def run(spark: SparkSession, parsed: argparse.Namespace) -> int:

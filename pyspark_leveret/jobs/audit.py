@@ -44,7 +44,7 @@ from pyspark_leveret.jobs import journal
 from pyspark_leveret.jobs.analysis import faults, journal_facts, ledgers, publishers
 from pyspark_leveret.jobs.analysis.range_sweep import lives, overlap, sweep
 from pyspark_leveret.jobs.support import job_status
-from pyspark_leveret.jobs.support.common import access_of, say
+from pyspark_leveret.jobs.support.common import access_of, add_schedule, say
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -599,6 +599,7 @@ def latencies(segments: DataFrame, width_ms: int) -> list[Row]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_schedule(parser)
     add = parser.add_argument
     add("--out", metavar="FOLDER", help="folder for report and tables; with --follow, alarms")
     add("--queues", metavar="REGEX", help="only queues whose names match")

@@ -19,7 +19,7 @@ from pyspark_leveret.connect import PLANNING_PATIENCE_S, explained, new_client
 from pyspark_leveret.jobs import journal, rollup
 from pyspark_leveret.jobs.analysis import latency
 from pyspark_leveret.jobs.support import job_status
-from pyspark_leveret.jobs.support.common import access_of, say
+from pyspark_leveret.jobs.support.common import access_of, add_schedule, say
 from pyspark_leveret.jobs.support.hadoop_files import Files
 from pyspark_leveret.options import Access, Options
 
@@ -68,6 +68,7 @@ class Use:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_schedule(parser)
     parser.add_argument("--by", choices=tuple(STRATEGIES), required=True, help="what to balance")
     parser.add_argument("--plan", metavar="FILE", help="file for the plan (default: printed)")
     parser.add_argument("--threshold", metavar="PART", type=_part, default=THRESHOLD,

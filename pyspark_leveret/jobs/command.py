@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
+from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
 from types import ModuleType
+from typing import TYPE_CHECKING, NoReturn
 
 from leveret.base.exit_codes import OK, UNAVAILABLE, USAGE
 from pyspark_leveret.connect import LeveretError
 from pyspark_leveret.jobs import NAMES
-from pyspark_leveret.jobs.support import common, job_status, signals
+from pyspark_leveret.jobs.support import common, job_status, schedule, signals
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def main(words: list[str]) -> int:
@@ -32,7 +38,7 @@ def _run(name: str, words: list[str]) -> int:
         allow_abbrev=False,
     )
     job.add_arguments(parser)
-    common.add_access(parser)
+    common.add_access(parser, getattr(job, "SPEAKS_AMQP", False))
     common.add_session(parser)
     try:
         parsed = parser.parse_args(words)
@@ -45,6 +51,27 @@ def _run(name: str, words: list[str]) -> int:
         ending = signals.ending()
         print(f"\nleveret pipeline {name}: stopped; {ending.text}", file=sys.stderr)
         return ending.code
+
+
+def _repeat(
+    name: str, job: ModuleType, parsed: argparse.Namespace, spark: SparkSession, status: job_status.JobStatus
+) -> NoReturn:
+    """Runs a job again and again, until a signal comes. What one run fails with, the next one may not."""
+    signals.if_stopped(signals.GOES_ON, endless=True)
+    for due_s in schedule.times(time.time(), parsed.every, time.time):
+        try:
+            status.end(job.run(spark, parsed))
+        except Exception as error:
+            reason = common.reason(error)
+            if reason is None:
+                raise
+            print(f"leveret pipeline {name}: {reason}", file=sys.stderr)
+            status.end(UNAVAILABLE, reason)
+        spark.catalog.clearCache()
+        common.say(f"next at {datetime.fromtimestamp(due_s, UTC):%Y-%m-%d %H:%M:%S} UTC")
+        time.sleep(max(0.0, due_s - time.time()))
+        status.renew()
+    raise AssertionError("a schedule has no end")
 
 
 def _work(name: str, job: ModuleType, parsed: argparse.Namespace, relay: signals.Relay) -> int:
@@ -66,6 +93,8 @@ def _work(name: str, job: ModuleType, parsed: argparse.Namespace, relay: signals
     status = job_status.begin(job_status.JobStatus(shown_as, common.access_of(parsed), shown_at, common.say))
     end = spark.stop
     try:
+        if getattr(job, "REPEATS", False) and parsed.every is not None:
+            _repeat(name, job, parsed, spark, status)
         code: int = job.run(spark, parsed)
         status.end(code)
         return code

@@ -102,6 +102,7 @@ class BadRequest(LeveretError):
     """A request that contradicts itself, or the one that was begun."""
 
 
+SPEAKS_AMQP: Final = True
 REPORT_TO: Final = job_status.NOWHERE  # Its --servers are AMQP ports.
 
 

@@ -3,6 +3,8 @@
 For each queue, the master's journal has the published numbers, and each mirror's the numbers that it has written. Time
 is cut into slots. At the end of a slot, the *level* of a node is the highest number in its journal so far, and a mirror
 is `behind` by the difference of the master's level and its own. A master that becomes a mirror continues from its level.
+A view that names a mirror as in sync lifts it to the master's level of that time: what was settled while it was away is
+never written there, and a mirror that was killed has not told of all that it had written.
 Numbers that were published and never confirmed may be withdrawn by a promotion, so the level of a queue is that of the
 latest epoch.
 
@@ -27,7 +29,7 @@ from pyspark_leveret.jobs import journal, report, rollup
 from pyspark_leveret.jobs.analysis import journal_facts, latency
 from pyspark_leveret.jobs.support import job_status
 from pyspark_leveret.jobs.support.charts import STYLE, Line, Mark, chart
-from pyspark_leveret.jobs.support.common import access_of, say
+from pyspark_leveret.jobs.support.common import access_of, add_schedule, say
 from pyspark_leveret.jobs.support.hadoop_files import Files
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ DESCRIPTION: Final = """\
 Reports lag and throughput of every mirror over time, from the journals of all nodes, with view changes, promotions and
 synchronisations on the same axis, as an HTML page and Parquet tables.
 """
+
+REPEATS: Final = True  # It has the option --every.
 
 EXAMPLES: Final = """\
 examples:
@@ -69,6 +73,7 @@ class Replication:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_schedule(parser)
     parser.add_argument("--out", metavar="PATH", required=True, help="folder for the report and the tables")
     parser.add_argument(
         "--queue", metavar="NAME", action="append", default=[], help="only this queue (may be repeated)"
@@ -156,24 +161,35 @@ def lags(events: DataFrame, step_s: int) -> DataFrame:
 
     kind, what = f.col("kind"), f.col("what")
     slot = (f.floor(f.unix_seconds("time") / step_s) * step_s).alias("slot")
-    told = events.filter(kind.isin("published", "replicated", "promoted", "started") & (f.col("queue") != ""))
-    leads = f.when(kind != "replicated", f.struct("epoch", "last", "node"))
+    told = events.filter(kind.isin("published", "replicated", "promoted", "started", "view") & (f.col("queue") != ""))
+    leads = f.when(~kind.isin("replicated", "view"), f.struct("epoch", "last", "node"))
     nodes = told.groupBy(*_KEYS, "node", slot).agg(
-        f.max("last").alias("level"),
+        f.max(f.when(kind != "view", f.col("last"))).alias("level"),
         _sum(what == "published").alias("replicated"),
         _sum(what == "filled").alias("filled"),
         f.max(leads).alias("leader"),
+        f.max(f.when(kind == "published", f.col("time"))).alias("given_at"),
+        f.max(f.when(kind == "view", f.struct("epoch", "time", "in_sync"))).alias("view"),
     )
-    slots = nodes.groupBy(*_KEYS, "slot").agg(f.max("leader").alias("leader"))
+    slots = nodes.groupBy(*_KEYS, "slot").agg(
+        f.max("leader").alias("leader"), f.max("given_at").alias("given_at"), f.max("view").alias("view")
+    )
     members = told.groupBy(*_KEYS, "node").agg(f.max(kind == "replicated").alias("mirrors"))
     mirrored = members.groupBy(*_KEYS).agg(f.max("mirrors").alias("has"), f.collect_set("node").alias("nodes"))
     grid = slots.join(mirrored.filter("has"), list(_KEYS)).select(*slots.columns, f.explode("nodes").alias("node"))
     so_far = (
         Window.partitionBy(*_KEYS, "node").orderBy("slot").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
+    before = Window.partitionBy(*_KEYS, "node").orderBy("slot").rowsBetween(Window.unboundedPreceding, -1)
+    # If messages came after the view, within its slot, the level of the slot before is the one that is certain.
+    in_sync_at = f.when(f.col("view.time") >= f.coalesce("given_at", "view.time"), f.col("leader")).otherwise(
+        f.col("leader_before")
+    )["last"]
     levels = (
-        grid.join(nodes.drop("leader"), [*_KEYS, "node", "slot"], "left")
-        .withColumns({"level": f.max("level").over(so_far), "leader": f.max("leader").over(so_far)})
+        grid.join(nodes.drop("leader", "given_at", "view"), [*_KEYS, "node", "slot"], "left")
+        .withColumns({"leader_before": f.max("leader").over(before), "leader": f.max("leader").over(so_far)})
+        .withColumn("reached", f.when(f.array_contains("view.in_sync", f.col("node")), in_sync_at))
+        .withColumn("level", f.max(f.greatest("level", "reached")).over(so_far))
         .filter("level is not null and leader is not null and leader.node <> node")
     )
     joined = levels.join(_times(events, step_s), [*_KEYS, "node", "slot"], "left")
@@ -283,7 +299,7 @@ def page(found: Replication) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Leveret replication</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{STYLE}{report._STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
+        f"<style>{STYLE}{report.PAGE_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
     )
 
 

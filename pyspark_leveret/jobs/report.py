@@ -19,7 +19,7 @@ ROWS: Final = 100
 FAULTS: Final = 40  # Drawn and listed at most.
 PERCENTILES: Final = (("median", 0.5), ("99th percentile", 0.99))
 
-_STYLE: Final = """
+PAGE_STYLE: Final = """
 body { background: var(--ground); color: var(--text); font: 15px/1.5 system-ui, sans-serif; margin: 0 auto;
   max-width: 1000px; padding: 24px; }
 h1 { font-size: 22px; margin: 0 0 4px; } h2 { font-size: 16px; margin: 32px 0 8px; }
@@ -130,7 +130,7 @@ def page(found: Audit) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Leveret audit</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{STYLE}{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
+        f"<style>{STYLE}{PAGE_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
     )
 
 

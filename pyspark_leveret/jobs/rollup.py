@@ -5,6 +5,7 @@ As a function it makes one DataFrame of another. As a job it continues where it 
     OUT/date=2026-11-15/hour=14/…        the rows, by hour
     OUT/_events/date=…/hour=…/batch=…    recent events: later ones refer to them
     OUT/_checkpoint                      how far the journals were read
+    OUT/_report.html                     the last day, to look at
 
 Each batch first writes its events to folders of its own (as an archive does, see `lake`); then the hours of these
 events are computed again from all events that are there. So it does not matter in how many batches the events of an
@@ -20,10 +21,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from pyspark_leveret.jobs import journal, lake
+from pyspark_leveret.jobs import journal, lake, rollup_page
 from pyspark_leveret.jobs.analysis import journal_facts, latency
 from pyspark_leveret.jobs.support import job_status
-from pyspark_leveret.jobs.support.common import access_of, follow, say
+from pyspark_leveret.jobs.support.common import access_of, follow, say, seconds
 from pyspark_leveret.jobs.support.hadoop_files import Files
 from pyspark_leveret.jobs.support.signals import GOES_ON, if_stopped
 
@@ -43,8 +44,8 @@ examples:
                                      first enable the journals, without which there are no figures
   leveret pipeline rollup --out /data/figures
                                      adds what happened since the last run, for cron
-  leveret pipeline rollup --out /data/figures --continuous --every 30
-                                     runs until it is stopped
+  leveret pipeline rollup --out /data/figures --every 1h
+                                     runs every hour, until it is stopped
   leveret pipeline rollup --out /data/november --lake /data/journals
                                      makes the whole table from archived journals
 
@@ -52,6 +53,7 @@ then, with Spark or any other program that reads Parquet:
   select minute, queue, published, deliver_p99_ms, reasons from parquet.`/data/figures` order by 1, 2
 """
 
+PAGE: Final = "_report.html"  # Spark takes files with such names for no part of the table.
 MINUTE_S: Final = 60
 HOUR_S: Final = 3600
 KEEP_S: Final = 24 * HOUR_S
@@ -65,23 +67,18 @@ TIMED: Final = {"confirm": "confirmed", "deliver": "delivered", "ack": "acked"}
 KEYS: Final = ("minute", "vhost", "queue")
 _EVENTS: Final = (
     "node string, time timestamp, kind string, vhost string, queue string, first bigint, last bigint, count bigint, "
-    "who string, id bigint, epoch bigint, reason string, what string"
+    "who string, id bigint, epoch bigint, reason string, what string, run string"
 )
+_OF_NODES: Final = "queue = '' and kind in ('started', 'stopped')"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="PATH", required=True, help="folder of the table")
     parser.add_argument("--continuous", action="store_true", help="run until it is stopped")
-    parser.add_argument("--every", metavar="SECONDS", type=_seconds, default=60, help="interval with --continuous (60)")
-    parser.add_argument("--lookback", metavar="SECONDS", type=_seconds, default=LOOKBACK_S,
+    parser.add_argument("--every", metavar="TIME", type=seconds, help="run every 30s, 15m, 1h …, until it is stopped")
+    parser.add_argument("--lookback", metavar="SECONDS", type=seconds, default=LOOKBACK_S,
                         help="how far back to look for the publish of a message (3600)")  # fmt: skip
     parser.add_argument("--lake", metavar="PATH", help="read archived journals, and make the whole table")
-
-
-def _seconds(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return int(text)
 
 
 def before(parsed: argparse.Namespace) -> None:
@@ -91,22 +88,38 @@ def before(parsed: argparse.Namespace) -> None:
 
 
 def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
-    out = parsed.out.rstrip("/")
+    out, is_continuous = parsed.out.rstrip("/"), parsed.continuous or parsed.every is not None
     if parsed.lake is not None:
-        if parsed.continuous:
-            say("leveret pipeline rollup: an archive is read once: leave --continuous or --lake out")
+        if is_continuous:
+            say("leveret pipeline rollup: an archive is read once: leave --continuous and --every, or --lake out")
             return 64
         events = archived(spark, parsed.lake)
         lake.replace_folders(by_hour(rollup(events), "minute"), out, ("date", "hour"))
+        write_page(spark, out)
     else:
         job_status.found(f"to {out}", report=out)
-        if_stopped(GOES_ON, endless=parsed.continuous)
-        every = parsed.every if parsed.continuous else None
+        if_stopped(GOES_ON, endless=is_continuous)
+        every = parsed.every or MINUTE_S if is_continuous else None
         query = follow_journals(spark, access_of(parsed), out, every, parsed.lookback)
         follow(query)
-    say(f"figures are in {out}")
-    job_status.found(f"figures are in {out}", report=out)
+    if is_continuous or not Files(spark, out).exists(f"{out}/{PAGE}"):
+        say(f"figures are in {out}")
+        job_status.found(f"figures are in {out}", report=out)
+    else:
+        say(f"figures are in {out}; report: {out}/{PAGE}")
+        job_status.found(f"figures are in {out}", report=f"{out}/{PAGE}")
     return 0
+
+
+def write_page(spark: SparkSession, out: str) -> None:
+    """Writes the page of the last day, in place of the one before."""
+    files = Files(spark, out)
+    days = [entry.path for entry in files.entries(out) if entry.name.startswith("date=")][-2:]
+    if not days:
+        return
+    text = rollup_page.page(spark.read.option("basePath", out).parquet(*days))
+    files.delete(f"{out}/{PAGE}")
+    files.create(f"{out}/{PAGE}", text)
 
 
 # -- Figures ---------------------------------------------------------------------------------------------------------
@@ -121,7 +134,34 @@ def archived(spark: SparkSession, path: str) -> DataFrame:
 
 def rollup(events: DataFrame) -> DataFrame:
     """Returns a row for each minute and queue with events."""
-    return counts(events).join(latencies(events), list(KEYS), "full").select(*KEYS, *_columns())
+    known = counts(events).join(latencies(events), list(KEYS), "full")
+    return known.join(cut_short(events), list(KEYS), "left").select(*KEYS, *_columns())
+
+
+def cut_short(events: DataFrame) -> DataFrame:
+    """Returns for each minute and queue the nodes that were killed then (`incomplete`): what they had not yet written
+    into their journals, up to a second's events, is not counted."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    runs = (
+        events.filter("run is not null")
+        .groupBy("node", "run")
+        .agg(
+            f.min("time").alias("begun"),
+            f.max("time").alias("ended"),
+            f.max(f.expr("queue = '' and kind = 'stopped'")).alias("in_order"),
+        )
+    )
+    following = f.lead("begun").over(Window.partitionBy("node").orderBy("begun"))
+    killed = runs.withColumn("following", following).filter("following is not null and not in_order")
+    minute = f.date_trunc("minute", "time")
+    last = events.filter("queue <> ''").join(f.broadcast(killed.select("node", "run", "ended")), ["node", "run"])
+    return (
+        last.filter(minute == f.date_trunc("minute", "ended"))
+        .groupBy(minute.alias("minute"), "vhost", "queue")
+        .agg(f.array_sort(f.collect_set("node")).alias("incomplete"))
+    )
 
 
 def counts(events: DataFrame) -> DataFrame:
@@ -159,7 +199,7 @@ def _columns() -> list[Column]:
     numbers = [f.coalesce(_name(kind), f.lit(0)).alias(_name(kind)) for kind in COUNTED]
     rates = [(f.coalesce(kind, f.lit(0)) / MINUTE_S).alias(f"{kind}_rate") for kind in RATED]
     times = [f.col(f"{name}_{which}_ms") for name in TIMED for which in ("p50", "p95", "p99", "max")]
-    return [*numbers, *rates, *times, f.col("reasons")]
+    return [*numbers, *rates, *times, f.col("reasons"), f.col("incomplete")]
 
 
 def _name(kind: str) -> str:
@@ -206,7 +246,7 @@ def take_in(events: DataFrame, out: str, batch: str, lookback_s: int) -> None:
 
     spark, store = events.sparkSession, f"{out}/_events"
     names = [name.split()[0] for name in _EVENTS.split(", ")]
-    kept = events.filter(f.col("kind").isin(*COUNTED)).select(*names)
+    kept = events.filter(f.col("kind").isin(*COUNTED) | f.expr(_OF_NODES)).select(*names)
     lake.replace_folders(by_hour(kept, "time").withColumn("batch", f.lit(batch)), store, ("date", "hour", "batch"))
     files = Files(spark, out)
     hours = _hours(files, store)
@@ -214,6 +254,10 @@ def take_in(events: DataFrame, out: str, batch: str, lookback_s: int) -> None:
     if not changed:
         return
     newest = max(hours)
+    if not kept.filter("queue = '' and kind = 'started'").isEmpty():  # The end of its last run may be long ago.
+        stored = spark.read.schema(_EVENTS).option("basePath", store).parquet(*hours.values())
+        ends = cut_short(stored).select(f.floor(f.unix_seconds("minute") / HOUR_S) * HOUR_S).distinct().collect()
+        changed = sorted({*changed, *(row[0] for row in ends if row[0] in hours)})
     useful = [hour for hour in changed if hour > newest - KEEP_S]
     if useful:
         needed = [folder for hour, folder in hours.items() if hour + HOUR_S > min(useful) - lookback_s]
@@ -222,9 +266,19 @@ def take_in(events: DataFrame, out: str, batch: str, lookback_s: int) -> None:
         wanted = f.floor(f.unix_seconds("minute") / HOUR_S) * HOUR_S
         made = by_hour(rollup(stored).filter(wanted.isin(*useful)), "minute")
         lake.replace_folders(made, out, ("date", "hour"))
+        write_page(spark, out)
+        _tell_incomplete(cut_short(stored).filter(wanted.isin(*useful)))
     for hour, folder in hours.items():
         if hour <= newest - KEEP_S - lookback_s:
             files.delete(folder)
+
+
+def _tell_incomplete(found: DataFrame) -> None:
+    from pyspark.sql import functions as f
+
+    rows = found.select("minute", f.explode("incomplete").alias("node")).distinct().orderBy("minute", "node").collect()
+    for row in rows:
+        say(f"incomplete: {row.node} was killed at {row.minute:%H:%M}, and what it had not told yet is not counted")
 
 
 def _hours(files: Files, store: str) -> dict[int, str]:

@@ -1,7 +1,8 @@
 """Charts over time as inline SVG: lines, and marks where something happened. No script, no fonts, no network.
 
 Colours come from the page's style sheet (`STYLE`), so that a chart is right on light and on dark ground. Every value
-can be read off: axes have round ticks, lines have their name in a legend, and marks their number and text as a tooltip.
+can be read off: axes have round ticks, lines have their name in a legend, marks their number, and their text as a
+tooltip. Numbers that stand too close together are one label.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ RIGHT: Final = 16
 TOP: Final = 28
 BOTTOM: Final = 30
 TICKS: Final = 4
+DIGIT: Final = 7.0  # The width of one, in bold.
+LABEL_GAP: Final = 5.0  # At least between two labels of marks.
 
 Scale = Callable[[float], float]
 
@@ -69,14 +72,38 @@ def chart(title: str, unit: str, lines: Sequence[Line], marks: Sequence[Mark], b
     parts += _times(begin_ms, end_ms, x)
     parts += _legend(unit, lines)
     parts += [_path(index, line, x, y) for index, line in enumerate(lines)]
-    for mark in marks:
-        at = x(mark.at_ms)
-        parts.append(
-            f'<g><title>{escape(mark.text)}</title><line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" '
-            f'y2="{HEIGHT - BOTTOM}"/><text class="number" x="{at + 3:.1f}" y="{TOP + 10}">{escape(mark.number)}</text>'
-            "</g>"
-        )
+    parts += _marks(marks, x)
     return "".join([*parts, "</svg>"])
+
+
+def _marks(marks: Sequence[Mark], x: Scale) -> list[str]:
+    """Draws marks. Numbers that would overprint each other become one label, such as 3-7, whose tooltip has all texts;
+    it stands left of its line where there is no room to the right."""
+    parts, groups = [], list[list[Mark]]()
+    for mark in sorted(marks, key=lambda one: one.at_ms):
+        at = x(mark.at_ms)
+        parts.append(f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
+        if groups and at < x(groups[-1][0].at_ms) + _width([*groups[-1], mark]) + LABEL_GAP:
+            groups[-1].append(mark)
+        else:
+            groups.append([mark])
+    for group in groups:
+        at, width = x(group[0].at_ms) + 3, _width(group)
+        at = min(at, WIDTH - RIGHT - width)
+        texts = group[0].text if len(group) == 1 else "\n".join(f"{mark.number}: {mark.text}" for mark in group)
+        parts.append(
+            f'<g><title>{escape(texts)}</title><text class="number" x="{at:.1f}" y="{TOP + 10}">'
+            f"{escape(_label(group))}</text></g>"
+        )
+    return parts
+
+
+def _label(group: Sequence[Mark]) -> str:
+    return group[0].number if len(group) == 1 else f"{group[0].number}-{group[-1].number}"
+
+
+def _width(group: Sequence[Mark]) -> float:
+    return DIGIT * len(_label(group))
 
 
 def _times(begin_ms: int, end_ms: int, x: Scale) -> list[str]:

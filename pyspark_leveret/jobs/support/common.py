@@ -27,6 +27,8 @@ LOG_LEVEL: Final = "spark.log.level"
 SLOW_START: Final = "Python worker failed to connect back"  # No setting of Spark gives a worker more time.
 _REASON: Final = re.compile(r"pyspark_leveret\.\w+\.(?:LeveretError|BadOption|BadSchema): (.+)")
 _OF_FILES: Final = re.compile(r"\b(?:org\.apache\.hadoop|java\.n?io)\.(?:\w+\.)*(\w+Exception): (.+)")
+_DURATION: Final = re.compile(r"(\d{1,9})([smhd]?)")
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _HELP: Final = {
     "servers": "nodes, separated by commas: host, or http(s)://host:port of the management port (127.0.0.1)",
     "vhost": "the vhost (/)",
@@ -38,19 +40,25 @@ _HELP: Final = {
 }
 
 
+_HELP_AMQP: Final = {
+    "servers": "nodes, separated by commas: host, or amqp(s)://host:port of the AMQP port (127.0.0.1)",
+    "cafile": "CA certificate to trust, for amqps",
+}
+
+
 class NoJava(Exception):
     """There is no Java. The text is for the user."""
 
 
-def add_access(parser: argparse.ArgumentParser) -> None:
-    """Adds the options for the broker."""
+def add_access(parser: argparse.ArgumentParser, speaks_amqp: bool = False) -> None:
+    """Adds the options for the broker. `speaks_amqp`: the job asks AMQP ports, and not those for management."""
     group = parser.add_argument_group("the broker")
     for name in ACCESS:
-        group.add_argument(f"--{name}", metavar=name.upper(), help=_HELP[name])
+        text = _HELP_AMQP.get(name, _HELP[name]) if speaks_amqp else _HELP[name]
+        group.add_argument(f"--{name}", metavar=name.upper(), help=text)
+    usual = "(nowhere)" if speaks_amqp else "(those of --servers), or 'nowhere'"
     group.add_argument(
-        "--report-to",
-        metavar="SERVERS",
-        help="management ports that show the result (those of --servers), or 'nowhere'",
+        "--report-to", metavar="SERVERS", help=f"management ports that show the result {usual}"
     )
     group.add_argument("--report-as", metavar="NAME", help="name of the job there (the name of the job)")
 
@@ -65,6 +73,21 @@ def add_session(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="a setting of Spark (may be repeated); spark.log.level=WARN shows Spark's log",
+    )
+
+
+def seconds(text: str) -> int:
+    """Reads a duration: 90, 90s, 15m, 1h or 1d. Raises ArgumentTypeError."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None or not int(found[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, nor a time such as 15m, 1h, 1d")
+    return int(found[1]) * _UNITS_S[found[2] or "s"]
+
+
+def add_schedule(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that repeats a job which comes to an end."""
+    parser.add_argument(
+        "--every", metavar="TIME", type=seconds, help="run every 15m, 1h, 1d …, until it is stopped"
     )
 
 

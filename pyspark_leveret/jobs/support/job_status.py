@@ -65,6 +65,12 @@ class JobStatus:
             self.value.setdefault("summary", f"ended with exit code {code}")
         self.tell(self.state or ("failed" if code or why is not None else "ok"))
 
+    def renew(self) -> None:
+        """Reports that the job begins once more."""
+        self.value = {"started": _now_ms(), "figures": {}}
+        self.state = ""
+        self.tell("running")
+
     def stopped(self, how_to_go_on: str, code: int) -> None:
         """Reports that a signal stopped the job. `code`: 0 if the job ends only that way."""
         self.value["summary"] = f"stopped; {how_to_go_on}"[:SUMMARY_CHARACTERS]

@@ -21,8 +21,8 @@ class Journals:
     def __init__(self) -> None:
         self.rows: list[tuple[int, bytes]] = []
 
-    def tell(self, seconds: float, *events: list[Any], node: str = "n1") -> None:
-        body = {"node": node, "run": "r", "ms": BEGIN_MS + round(seconds * 1000), "events": list(events)}
+    def tell(self, seconds: float, *events: list[Any], node: str = "n1", run: str = "r") -> None:
+        body = {"node": node, "run": run, "ms": BEGIN_MS + round(seconds * 1000), "events": list(events)}
         self.rows.append((len(self.rows), json.dumps(body).encode()))
 
     def events(self, spark: Any) -> Any:

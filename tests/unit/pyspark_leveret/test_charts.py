@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pyspark_leveret.jobs import report
-from pyspark_leveret.jobs.support.charts import HEIGHT, LEFT, RIGHT, WIDTH, Line, Mark, chart, short, tick
+from pyspark_leveret.jobs.support.charts import DIGIT, HEIGHT, LEFT, RIGHT, WIDTH, Line, Mark, chart, short, tick
 
 
 def test_a_chart_is_whole_and_stays_within_its_frame() -> None:
@@ -21,6 +21,19 @@ def test_a_chart_is_whole_and_stays_within_its_frame() -> None:
     assert all(LEFT <= x <= WIDTH - RIGHT for x in points[::2]) and all(0 <= y <= HEIGHT for y in points[1::2])
     [title] = drawn.findall("./g/title")
     assert title.text == "a & b"
+
+
+def test_numbers_of_marks_do_not_overprint_each_other() -> None:
+    """Three within a moment, one by itself, and three at the right edge, where there is no room behind the line."""
+    times = (100, 101, 103, 500, 997, 999, 1_000)
+    marks = [Mark(at, str(number), f"at {at}") for number, at in enumerate(times, 8)]
+    drawn = ElementTree.fromstring(chart("title", "unit", [], marks, 0, 1_000))
+    assert len([one for one in drawn if one.get("class") == "mark"]) == len(times)  # Every line is drawn.
+    labels = [(text.text or "", float(text.get("x", ""))) for text in drawn.findall("./g/text")]
+    assert [label for label, _ in labels] == ["8-10", "11", "12-14"]
+    ends = [at + DIGIT * len(label) for label, at in labels]
+    assert all(end <= at for end, (_, at) in zip(ends, labels[1:], strict=False)) and ends[-1] <= WIDTH - RIGHT
+    assert drawn.findall("./g/title")[0].text == "8: at 100\n9: at 101\n10: at 103"
 
 
 @pytest.mark.parametrize(("highest", "step"), [(0, 1), (1, 0.5), (80, 20), (101, 50), (12_000, 5_000), (0.03, 0.01)])

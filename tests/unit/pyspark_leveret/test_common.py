@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_leveret.connect import LeveretError
 from pyspark_leveret.jobs import NAMES
-from pyspark_leveret.jobs.support import common
+from pyspark_leveret.jobs.support import common, schedule
 from pyspark_leveret.options import BadOption
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -50,6 +50,38 @@ def test_a_machine_with_too_much_to_do_is_no_fault_of_the_program() -> None:
     )
     assert said is not None and "ten seconds" in said and "\n" not in said
     assert common.reason(RuntimeError("Python worker exited unexpectedly")) is None
+
+
+@pytest.mark.parametrize(("text", "expected"), [("90", 90), ("90s", 90), ("15m", 900), (" 1H ", 3_600), ("1d", 86_400)])
+def test_times_of_day(text: str, expected: int) -> None:
+    assert common.seconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "0h", "h", "1.5h", "-1", "1w", "1 h"])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a number of seconds, nor a time"):
+        common.seconds(text)
+
+
+def test_a_schedule_leaves_out_what_a_long_run_has_missed() -> None:
+    now = [100.0]
+    due = schedule.times(100.0, 60, lambda: now[0])
+    assert next(due) == 160.0
+    now[0] = 161.0  # It began a second late.
+    assert next(due) == 220.0
+    now[0] = 500.0  # It took five minutes.
+    assert next(due) == 520.0
+    now[0] = 50.0  # Somebody has set the clock.
+    assert next(due) == 160.0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_names_the_ports_that_a_job_asks(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from leveret.cli.pipeline import pipeline
+
+    assert pipeline([name, "--help"]) == 0
+    [servers] = re.findall(r"  --servers SERVERS\s+(.*?)\n  --", capsys.readouterr().out, re.DOTALL)
+    assert ("amqp(s)://host:port" in servers) == (name == "replay") != ("management port" in servers)
 
 
 @pytest.mark.parametrize("name", NAMES)

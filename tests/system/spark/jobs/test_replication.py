@@ -37,6 +37,28 @@ def a_failover() -> Journals:
     return told
 
 
+def a_mirror_that_was_away() -> Journals:
+    """n2 misses 101 to 2,000, which are settled when it is back: nothing is left to fill it with. n3 was killed before
+    it told that it had written 91 to 100."""
+    told, ring = Journals(), ["n1", "n2", "n3"]
+    told.tell(1, event("started", first=1, last=0), event("published", first=1, last=100))
+    told.tell(1.1, event("replicated", first=1, last=100, what="published"), node="n2")
+    told.tell(1.2, event("replicated", first=1, last=90, what="published"), node="n3")
+    told.tell(3, event("view", who="n1", version=2, ring=["n1"], in_sync=["n1"]))
+    told.tell(4, event("published", first=101, last=2_000), event("acked", first=1, last=2_000))
+    told.tell(9, event("view", who="n1", version=3, ring=ring, in_sync=ring))
+    told.tell(9, event("view", who="n1", version=3, ring=ring, in_sync=ring), node="n2")
+    return told
+
+
+@pytest.mark.spark
+def test_a_mirror_in_sync_is_not_behind(spark: Any) -> None:
+    found = replication.replication(a_mirror_that_was_away().events(spark).cache())
+    assert found is not None
+    ends = {row.mirror: (row.behind_max, row.behind_end) for row in found.mirrors.collect()}
+    assert ends == {"n2": (1_900, 0), "n3": (1_910, 0)}
+
+
 @pytest.mark.spark
 def test_behind_by_the_second(spark: Any, tmp_path: Path) -> None:
     found = replication.replication(a_failover().events(spark).cache())

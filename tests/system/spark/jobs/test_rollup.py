@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from leveret.cli.pipeline import pipeline
-from pyspark_leveret.jobs import rollup
+from pyspark_leveret.jobs import rollup, rollup_page
 from pyspark_leveret.jobs.analysis import latency
 from pyspark_leveret.jobs.analysis.latency import measure
 from tests.support.servers import Server, until
@@ -81,6 +81,26 @@ def two_minutes() -> Journals:
         event("replicated", first=1, last=60, what="published"),
     )
     return told
+
+
+@pytest.mark.spark
+def test_the_tail_of_a_killed_node_is_missing_and_said_to_be(spark: Any) -> None:
+    told = Journals()
+    told.tell(0, event("started", ""), event("published", first=1, last=10), run="one")
+    told.tell(61, event("published", first=11, last=20), event("published", "p", 1, 5, id=2), run="one")
+    told.tell(100, event("started", ""), event("published", first=31, last=40), run="two")
+    told.tell(125, event("stopped", ""), event("published", "p", 6, 7, id=2), run="two")
+    told.tell(190, event("started", ""), event("published", first=41, last=50), run="three")
+    told.tell(61, event("published", "r", 1, 5, id=3), node="n2")
+    figures = rollup.rollup(told.events(spark)).cache()
+    rows = figures.collect()
+    page = rollup_page.page(figures)
+    assert page.count("<svg") == 2 and "n1 killed: counts of this minute are incomplete" in page
+    assert "<td>q</td>" in page and 'class="number"' in page
+    found = {((row.minute - BEGIN) // timedelta(minutes=1), row.queue): row.incomplete for row in rows}
+    assert found == {
+        (0, "q"): None, (1, "q"): ["n1"], (1, "p"): ["n1"], (1, "r"): None, (2, "p"): None, (3, "q"): None,
+    }  # fmt: skip
 
 
 @pytest.mark.spark
