@@ -90,7 +90,7 @@ class Connection:
         "crowded_queue", "deliveries", "has_published", "held", "keep_alive_s", "later", "life", "limits",
         "login_part", "number", "on_entered", "on_released", "output", "packet_max", "peer", "publisher",
         "received_bytes", "received_count", "received_ms", "received_since_tick", "rest", "session", "spreads",
-        "subscriptions", "ticked_ms", "user", "version", "vhost", "waits", "was_asked_to_close",
+        "subscriptions", "ticked_ms", "user", "version", "vhost", "waits",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, peer: Peer, limits: MqttLimits) -> None:
@@ -109,7 +109,6 @@ class Connection:
         self.packet_max = limits.packet_max_unauthenticated
         self.client_packet_max = SIZE_MAX
         self.close_reason = ""
-        self.was_asked_to_close = False  # By the client, who closes the socket.
         self.output: Output = Output(self, broker)
         self.rest = b""
         self.held = False
@@ -178,6 +177,11 @@ class Connection:
     def closing(self) -> bool:
         return self.closed
 
+    @property
+    def was_asked_to_close(self) -> bool:
+        """False: a client that sends DISCONNECT waits for no answer, so the socket is closed at once."""
+        return False
+
     def describe(self) -> str:
         return f"{self.peer} ({self.client_id})" if self.client_id else str(self.peer)
 
@@ -243,6 +247,9 @@ class Connection:
         """Process whole packets; return where the first one begins that is incomplete, or has to wait."""
         at, size, publisher, deliveries = 0, len(data), self.publisher, self.deliveries
         publisher.check_routes()
+        if size and self.life is Life.GREETING and data[0] >> 4 != p.CONNECT:
+            # Another protocol: what seems to be the length of a packet would be waited for.
+            raise protocol_error("the first packet is not CONNECT")
         while at < size:
             head = data[at]
             # A length of one byte is by far the most frequent.
@@ -277,8 +284,6 @@ class Connection:
         return at
 
     def _before_connack(self, head: int, data: bytes, start: int, end: int) -> None:
-        if head >> 4 != p.CONNECT:
-            raise protocol_error("the first packet is not CONNECT")
         try:
             connect = decode(self.version, head, data, start, end)
         except UnsupportedVersion as error:
@@ -319,7 +324,6 @@ class Connection:
             raise protocol_error("the session was to end with the connection")
         if Prop.SERVER_REFERENCE in packet.properties:
             raise protocol_error("a client sends no server reference")
-        self.was_asked_to_close = True
         self._shut("closed by the client", packet.reason != Reason.SUCCESS, expiry_s)
 
     # -- Alarms --------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from leveret.protocol.mqtt.encoder import encode
+from leveret.protocol.mqtt.packets import V311, Connack, Connect, Disconnect
 from tests.support.certificates import issue
 from tests.support.servers import PATIENCE_S, Server
 
@@ -209,3 +212,12 @@ def test_mosquitto(mqtt: Server, version: str, qos: str) -> None:
         check=True,
     )
     assert got.stdout == f"{topic} hello 1\n"
+
+
+def test_the_server_closes_the_socket_after_disconnect(mqtt: Server) -> None:
+    with socket.create_connection(("127.0.0.1", mqtt.mqtt_port), timeout=PATIENCE_S) as client:
+        client.sendall(encode(Connect(V311, "leaves", keep_alive=60), V311) + encode(Disconnect(), V311))
+        heard = b""
+        while data := client.recv(1000):
+            heard += data
+    assert heard == encode(Connack(), V311)

@@ -95,6 +95,8 @@ def test_other_versions(world: World) -> None:
 def test_what_comes_first_is_connect(world: World) -> None:
     client = MqttClient(world)
     assert client.send(k.Pingreq()) == [] and client.connection.closed
+    client = MqttClient(world)
+    assert client.send_bytes(b"GET / HTTP/1.1\r\n") == [] and client.connection.closed, "no length is waited for"
     client = connected(world)
     (disconnect,) = client.connect()
     assert isinstance(disconnect, k.Disconnect) and disconnect.reason == Reason.PROTOCOL_ERROR
