@@ -110,6 +110,8 @@ def pinned(settings: Settings, ports: Mapping[str, int]) -> Settings:
         ssl_listeners=pin(settings.ssl_listeners, "amqps"),
         mqtt_listeners=pin(settings.mqtt_listeners, "mqtt"),
         mqtt_tls_listeners=pin(settings.mqtt_tls_listeners, "mqtts"),
+        web_mqtt_listeners=pin(settings.web_mqtt_listeners, "web_mqtt"),
+        web_mqtt_tls_listeners=pin(settings.web_mqtt_tls_listeners, "web_mqtts"),
     )
 
 

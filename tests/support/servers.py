@@ -51,7 +51,7 @@ class Server:
         self.environment = dict(environment or {})
         self.arguments = tuple(arguments)
         self.port = self.tls_port = self.cluster_port = self.management_port = self.prometheus_port = 0
-        self.mqtt_port = self.mqtt_tls_port = 0
+        self.mqtt_port = self.mqtt_tls_port = self.web_mqtt_port = self.web_mqtt_tls_port = 0
         self.process: subprocess.Popen[str] | None = None
         self.connections: list[Any] = []
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,6 +80,10 @@ class Server:
                 self.mqtt_port = int(number)
             elif protocol == "mqtts":
                 self.mqtt_tls_port = int(number)
+            elif protocol == "web_mqtt":
+                self.web_mqtt_port = int(number)
+            elif protocol == "web_mqtts":
+                self.web_mqtt_tls_port = int(number)
             elif protocol == "cluster":
                 self.cluster_port = int(number)
             elif protocol == "prometheus":

@@ -236,6 +236,9 @@ _PARTS: Final[dict[str, Any]] = {
     "tls": _tls("ssl_options"),
     "mqtt_listeners": _listeners("mqtt.listeners.tcp"),
     "mqtt_tls_listeners": _listeners("mqtt.listeners.ssl"),
+    "web_mqtt_listeners": _web("web_mqtt.tcp"),
+    "web_mqtt_tls_listeners": _web("web_mqtt.ssl"),
+    "web_mqtt_tls": _tls("web_mqtt.ssl"),
     "linger_s": _linger,
     "management_listeners": _web("management.tcp", "none"),
     "management_tls_listeners": _web("management.ssl"),
@@ -271,6 +274,7 @@ _NO_LIMIT: Final = (
     "ssl_handshake_timeout_ms",
     "consumer_timeout_ms",
     "mqtt_subscription_ttl_ms",
+    "web_mqtt_message_max",
 )
 
 

@@ -48,6 +48,7 @@ from leveret.node.config.settings import (
     TlsOptions,
     log_levels,
 )
+from leveret.node.config.web_settings import read_web_mqtt
 
 T = TypeVar("T")
 
@@ -306,6 +307,7 @@ class _Reading:
             fields[field] = tuple(one for _, one, _ in self.below(group) if one is not None)
         fields["tls"] = self._tls(needed=bool(fields["ssl_listeners"] or fields["mqtt_tls_listeners"]))
         fields |= read_management(self, fields)
+        fields |= read_web_mqtt(self)
         fields["cluster_listener"] = self._cluster_listener((*fields["tcp_listeners"], *fields["ssl_listeners"]))
         fields["cluster_tls"] = self._cluster_tls()
         fields["discovery"] = self._discovery()
@@ -557,7 +559,9 @@ class _Reading:
             "fsync_interval": fields.get("fsync", "always") != "interval" and "fsync is not interval",
             **{key: not fields["log_file"] and "log.file names no file" for key in schema.USED if _of_log_file(key)},
             "log.console.level": not fields.get("log_console", True) and "log.console is false",
-            "ssl_options.certfile": not (fields["ssl_listeners"] or fields["mqtt_tls_listeners"])
+            "ssl_options.certfile": not (
+                fields["ssl_listeners"] or fields["mqtt_tls_listeners"] or fields["web_mqtt_tls_listeners"]
+            )
             and "no listeners.ssl is given",
             "tcp_listen_options.linger.timeout": "linger_s" not in fields and "linger.on is not true",
         }

@@ -21,8 +21,8 @@ from leveret.node.config.settings import (
     MANAGEMENT_PORT_OFFSET,
     PROMETHEUS_PORT_OFFSET,
     Listener,
-    TlsOptions,
 )
+from leveret.node.config.web_settings import read_tls
 
 if TYPE_CHECKING:
     from leveret.node.config.load import _Reading
@@ -45,7 +45,7 @@ def read_management(reading: _Reading, fields: Mapping[str, Any]) -> dict[str, A
         "management_origins": tuple(origin for _, origin, _ in reading.below("management.cors.allow_origins")),
         "management_listeners": management,
         "management_tls_listeners": tls,
-        "management_tls": _tls_options(reading, bool(tls)),
+        "management_tls": read_tls(reading, "management.ssl.", bool(tls)),
     }
 
 
@@ -80,35 +80,3 @@ def _prometheus(reading: _Reading, clients: tuple[Listener, ...], has_management
         return () if port is None else (Listener(ip or "", port),)
     port = amqp + PROMETHEUS_PORT_OFFSET
     return (Listener(ip or host, port),) if has_management and amqp and port <= 65_535 else ()
-
-
-def _tls_options(reading: _Reading, needed: bool) -> TlsOptions | None:
-    """Returns the TLS options of the management port. Those that are not set are as for AMQP with TLS."""
-
-    def value(name: str, default: Any) -> Any:
-        return reading.value(SSL + name, reading.value("ssl_options." + name, default))
-
-    if not needed:
-        for key in (f"{SSL}certfile", f"{SSL}keyfile"):
-            if key in reading.chosen:
-                reading.warnings.append(f"{key}: has no effect: no management.ssl.port is given")
-        return None
-    certfile, keyfile = value("certfile", None), value("keyfile", None)
-    if certfile is None or keyfile is None:
-        reading.problems.append("management.ssl.port needs management.ssl.certfile and management.ssl.keyfile")
-        return None
-    versions = reading.below(SSL + "versions") or reading.below("ssl_options.versions")
-    options = TlsOptions(
-        certfile=certfile,
-        keyfile=keyfile,
-        cacertfile=value("cacertfile", None),
-        password=value("password", None),
-        verify_peer=reading.value(SSL + "verify", "verify_none") == "verify_peer",
-        fail_if_no_peer_cert=reading.value(SSL + "fail_if_no_peer_cert", False),
-        versions=tuple(version for _, version, _ in versions) or TlsOptions.versions,
-    )
-    if options.verify_peer and options.cacertfile is None:
-        reading.problems.append("management.ssl.verify = verify_peer needs management.ssl.cacertfile")
-    if options.fail_if_no_peer_cert and not options.verify_peer:
-        reading.problems.append("management.ssl.fail_if_no_peer_cert = true needs management.ssl.verify = verify_peer")
-    return options

@@ -243,6 +243,12 @@ def path_prefix(text: str) -> str:
     raise NotAllowed("a path such as /broker")
 
 
+def path(text: str) -> str:
+    if re.fullmatch(r"/[A-Za-z0-9_.~/-]*", text):
+        return text
+    raise NotAllowed("a path such as /ws")
+
+
 def host(text: str) -> str:
     if text and not any(character in text for character in " ,/[]"):
         return text
@@ -507,6 +513,21 @@ USED: dict[str, Used] = {
     "mqtt.max_packet_size_authenticated": Used(size(1024, 256 * MIB), "mqtt_packet_max"),
     "mqtt.topic_alias_maximum": Used(whole(0, 65_535), "mqtt_topic_alias_max"),
     "mqtt.disconnect_on_unauthorized": Used(flag, "mqtt_disconnect_on_unauthorized"),
+    "web_mqtt.tcp.listener": Used(listener),
+    "web_mqtt.tcp.port": Used(port),
+    "web_mqtt.tcp.ip": Used(host),
+    "web_mqtt.ssl.listener": Used(listener),
+    "web_mqtt.ssl.port": Used(port),
+    "web_mqtt.ssl.ip": Used(host),
+    "web_mqtt.ssl.cacertfile": Used(readable_file),
+    "web_mqtt.ssl.certfile": Used(readable_file),
+    "web_mqtt.ssl.keyfile": Used(readable_file),
+    "web_mqtt.ssl.password": Used(str),
+    "web_mqtt.ssl.verify": Used(one_of("verify_none", "verify_peer")),
+    "web_mqtt.ssl.fail_if_no_peer_cert": Used(flag),
+    "web_mqtt.ssl.versions.$": Used(tls_version, group="web_mqtt.ssl.versions"),
+    "web_mqtt.ws_path": Used(path, "web_mqtt_path"),
+    "web_mqtt.ws_opts.max_frame_size": Used(or_infinity(size(1024, 1 << 40)), "web_mqtt_message_max"),
     "tcp_listen_options.backlog": Used(whole(1, 65_535), "backlog"),
     "tcp_listen_options.nodelay": Used(flag, "nodelay"),
     "tcp_listen_options.keepalive": Used(flag, "keepalive"),
@@ -587,6 +608,8 @@ FIXED: dict[str, Fixed] = {
     "proxy_protocol": Fixed(("false",), _TRUE_FALSE),
     "mqtt.proxy_protocol": Fixed(("false",), _TRUE_FALSE),
     "mqtt.sparkplug": Fixed(("false",), _TRUE_FALSE),
+    "web_mqtt.proxy_protocol": Fixed(("false",), _TRUE_FALSE),
+    "web_mqtt.ws_opts.compress": Fixed(("false",), _TRUE_FALSE),
     "reverse_dns_lookups": Fixed(("false",), _TRUE_FALSE),
     "ssl_options": Fixed(("none",), ()),
     "tcp_listen_options": Fixed(("none",), ()),
@@ -605,6 +628,9 @@ _CATEGORIES = ("federation", "upgrade", "ra", "shovel", "prelaunch", "feature_fl
 IGNORED: dict[str, Ignored] = {
     "num_acceptors.*": Ignored(_ERLANG),
     "mqtt.num_acceptors.*": Ignored(_ERLANG),
+    "web_mqtt.num_acceptors.*": Ignored(_ERLANG),
+    "web_mqtt.use_file_handle_cache": Ignored(_ERLANG),
+    "web_mqtt.ws_opts.idle_timeout": Ignored("silent clients are ended by MQTT's keep alive"),
     "mqtt.retained_message_store": Ignored(_STORE),
     "mqtt.retained_message_store_dets_sync_interval": Ignored(_STORE),
     "socket_writer.gc_threshold": Ignored(_ERLANG),
@@ -666,7 +692,7 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "definitions.*": Unsupported("definitions from elsewhere; here: load_definitions"),
     "mqtt.*": Unsupported("this part of MQTT"),
     "mqtt.tcp_listen_options.*": Unsupported("tcp_listen_options hold for MQTT, too"),
-    "web_mqtt.*": Unsupported("MQTT over WebSocket"),
+    "web_mqtt.*": Unsupported("this part of MQTT over WebSocket"),
     "stomp.*": Unsupported("STOMP"),
     "web_stomp.*": Unsupported("STOMP"),
     "stream.*": Unsupported("the stream protocol"),

@@ -225,6 +225,11 @@ class Settings:
     mqtt_packet_max: int = 16 * MIB
     mqtt_topic_alias_max: int = 16
     mqtt_disconnect_on_unauthorized: bool = True
+    web_mqtt_listeners: tuple[Listener, ...] = ()
+    web_mqtt_tls_listeners: tuple[Listener, ...] = ()
+    web_mqtt_tls: TlsOptions | None = None
+    web_mqtt_path: str = "/ws"
+    web_mqtt_message_max: int | None = None  # bytes of a WebSocket message
 
     # Authentication
     auth_mechanisms: tuple[Literal["PLAIN", "AMQPLAIN", "EXTERNAL"], ...] = ("PLAIN", "AMQPLAIN")

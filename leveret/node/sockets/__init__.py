@@ -1,1 +1,1 @@
-"""Sockets of a node: listeners, AMQP clients, TLS handshakes, and links to other nodes."""
+"""Sockets of a node: listeners, clients (TCP and WebSocket), TLS handshakes, and links to other nodes."""

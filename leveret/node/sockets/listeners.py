@@ -1,4 +1,4 @@
-"""The listeners of a node: AMQP, MQTT, the management port, and Prometheus.
+"""The listeners of a node: AMQP, MQTT (also over WebSocket), the management port, and Prometheus.
 
 Those for AMQP and MQTT are closed while the node is paused (`partition_pause`) or in maintenance (`maintenance`), and
 opened again at the ports they had: clients that know a port that the system chose must find it again. The others stay
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.node.config.settings import Listener
 from leveret.node.sockets.amqp_socket import AmqpSocket
-from leveret.node.sockets.mqtt_socket import MqttSocket
+from leveret.node.sockets.mqtt_socket import WEB_SUBPROTOCOLS, MqttSocket
 from leveret.node.sockets.tls_failures import tell_failures
 from leveret.node.sockets.tls_handshakes import TlsHandshakes, TlsServer
+from leveret.node.sockets.web_socket import Service, WebSocket
 
 if TYPE_CHECKING:
     from leveret.node.config.settings import Settings, TlsOptions
@@ -30,6 +31,7 @@ logger = logging.getLogger("leveret")
 
 TLS_VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 REOPEN_S: Final = 1.0
+CLIENT_PORTS: Final = ("amqp", "amqps", "mqtt", "mqtts", "web_mqtt", "web_mqtts")
 
 
 class StartFailed(Exception):
@@ -44,7 +46,7 @@ class Listeners:
         self.loop = server.loop
         self.servers: list[asyncio.Server | TlsServer] = []
         self.ports: dict[str, int] = {}
-        # The open ports: amqp, amqps, mqtt, mqtts, management, management_tls, prometheus.
+        # The open ports: those of CLIENT_PORTS, management, management_tls, prometheus.
         self.management_url: str | None = None
         self.management_urls: dict[str, str] = {}  # The first one with TLS (https), and the first without (http).
         self._for_clients: list[asyncio.Server | TlsServer] = []  # The servers of the AMQP and MQTT listeners.
@@ -95,7 +97,7 @@ class Listeners:
         try:
             for name, tls, place, listener in self._client_listeners():
                 port = self._client_ports.get((name, place), listener.port)
-                accept = _accepting(MqttSocket if name in ("mqtt", "mqtts") else AmqpSocket, node)
+                accept = _accepting(name, node)
                 opened.append((name, place, await self._listen(accept, listener, port, tls)))
         except OSError as error:
             for _, _, server in opened:
@@ -117,18 +119,18 @@ class Listeners:
 
     def _client_listeners(self) -> list[tuple[str, ssl.SSLContext | None, int, Listener]]:
         settings = self.settings
-        amqps = None if settings.tls is None else tls_context(settings.tls, "AMQP")
-        mqtts = None if settings.tls is None or not settings.mqtt_tls_listeners else tls_context(settings.tls, "MQTT")
-        return [
-            (name, context, place, listener)
-            for name, context, listeners in (
-                ("amqp", None, settings.tcp_listeners),
-                ("amqps", amqps, settings.ssl_listeners),
-                ("mqtt", None, settings.mqtt_listeners),
-                ("mqtts", mqtts, settings.mqtt_tls_listeners),
-            )
-            for place, listener in enumerate(listeners)
-        ]
+        found: list[tuple[str, ssl.SSLContext | None, int, Listener]] = []
+        for name, options, listeners in (
+            ("amqp", None, settings.tcp_listeners),
+            ("amqps", settings.tls, settings.ssl_listeners),
+            ("mqtt", None, settings.mqtt_listeners),
+            ("mqtts", settings.tls, settings.mqtt_tls_listeners),
+            ("web_mqtt", None, settings.web_mqtt_listeners),
+            ("web_mqtts", settings.web_mqtt_tls, settings.web_mqtt_tls_listeners),
+        ):
+            context = tls_context(options, "AMQP" if name == "amqps" else "MQTT") if options and listeners else None
+            found += [(name, context, place, listener) for place, listener in enumerate(listeners)]
+        return found
 
     async def _listen(
         self, accept: Callable[[], asyncio.Protocol], listener: Listener, port: int, tls: ssl.SSLContext | None
@@ -145,7 +147,7 @@ class Listeners:
             if server in self.servers:
                 self.servers.remove(server)
         self._for_clients.clear()
-        for name in ("amqp", "amqps", "mqtt", "mqtts"):
+        for name in CLIENT_PORTS:
             self.ports.pop(name, None)
 
     def _on_paused(self) -> None:
@@ -221,8 +223,15 @@ class Listeners:
             node.samples.start()
 
 
-def _accepting(socket: type[AmqpSocket], node: Node) -> Callable[[], AmqpSocket]:
-    return lambda: socket(node)
+def _accepting(name: str, node: Node) -> Callable[[], asyncio.Protocol]:
+    """Returns what makes the socket of a client, for one of CLIENT_PORTS."""
+    if name in ("amqp", "amqps"):
+        return lambda: AmqpSocket(node)
+    if name in ("mqtt", "mqtts"):
+        return lambda: MqttSocket(node)
+    settings = node.settings
+    mqtt = Service(settings.web_mqtt_path, WEB_SUBPROTOCOLS, message_bytes_max=settings.web_mqtt_message_max)
+    return lambda: WebSocket(mqtt, node.loop, lambda: MqttSocket(node))
 
 
 def _may_serve(node: Node) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from leveret.node.sockets.amqp_socket import AmqpSocket
 from leveret.sessions.mqtt.connection import Connection
@@ -10,6 +10,8 @@ from leveret.sessions.mqtt.connection import Connection
 if TYPE_CHECKING:
     from leveret.broker.client_connection import ClientConnection
     from leveret.sessions.amqp.limits import Peer
+
+WEB_SUBPROTOCOLS: Final = ("mqtt",)
 
 
 class MqttSocket(AmqpSocket):

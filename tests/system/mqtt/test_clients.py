@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import shutil
 import socket
 import subprocess
@@ -10,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import paho.mqtt.client as paho
 import pika
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
@@ -22,6 +20,7 @@ from leveret.protocol.mqtt.encoder import encode
 from leveret.protocol.mqtt.packets import V311, Connack, Connect, Disconnect
 from tests.support.certificates import issue
 from tests.support.servers import PATIENCE_S, Server
+from tests.system.mqtt.paho_client import Paho
 
 VERSIONS = (MQTTProtocolVersion.MQTTv31, MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5)
 CONFIG = "mqtt.listeners.tcp.1 = 127.0.0.1:0\n"
@@ -39,50 +38,6 @@ def properties_of(kind: int, **values: Any) -> Any:
     for name, value in values.items():
         setattr(properties, name, value)
     return properties
-
-
-class Paho:
-    """A paho client whose callbacks fill queues."""
-
-    def __init__(self, port: int, client_id: str, version: Any = MQTTProtocolVersion.MQTTv5, **connect: Any) -> None:
-        clean = {} if version == MQTTProtocolVersion.MQTTv5 else {"clean_session": connect.pop("clean", True)}
-        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=version, **clean)
-        self.events: queue.Queue[tuple[str, Any]] = queue.Queue()
-        self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
-        client = self.client
-        client.username_pw_set("guest", "guest")
-        client.on_connect = lambda client, data, flags, reason, properties: self.events.put(("connect", reason))
-        client.on_disconnect = lambda client, data, flags, reason, properties: self.events.put(("disconnect", reason))
-        client.on_subscribe = lambda client, data, mid, reasons, properties: self.events.put(("subscribe", reasons))
-        client.on_message = lambda client, data, message: self.messages.put(message)
-        self.will = connect.pop("will", None)
-        if self.will is not None:
-            client.will_set(*self.will)
-        if "tls" in connect:
-            client.tls_set(connect.pop("tls"))
-        client.connect("127.0.0.1", port, **connect)
-        client.loop_start()
-        name, reason = self.event()
-        assert name == "connect" and not reason.is_failure, reason
-
-    def event(self) -> tuple[str, Any]:
-        return self.events.get(timeout=PATIENCE_S)
-
-    def subscribe(self, *arguments: Any, **options: Any) -> Any:
-        self.client.subscribe(*arguments, **options)
-        name, reasons = self.event()
-        assert name == "subscribe"
-        return reasons
-
-    def publish(self, topic: str, payload: bytes, qos: int = 0, **options: Any) -> None:
-        self.client.publish(topic, payload, qos, **options).wait_for_publish(PATIENCE_S)
-
-    def message(self) -> paho.MQTTMessage:
-        return self.messages.get(timeout=PATIENCE_S)
-
-    def end(self) -> None:
-        self.client.disconnect()
-        self.client.loop_stop()
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.members import Cluster
-from tests.system.mqtt.test_clients import CONFIG, Paho
+from tests.system.mqtt.paho_client import Paho
+from tests.system.mqtt.test_clients import CONFIG
 
 
 @pytest.fixture(scope="module")

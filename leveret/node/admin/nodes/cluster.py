@@ -378,6 +378,8 @@ def listeners(control: Control) -> list[dict[str, Any]]:
         (settings.ssl_listeners, "amqps", "amqp/ssl", f"{AMQP} over TLS"),
         (settings.mqtt_listeners, "mqtt", "mqtt", "MQTT"),
         (settings.mqtt_tls_listeners, "mqtts", "mqtt/ssl", "MQTT over TLS"),
+        (settings.web_mqtt_listeners, "web_mqtt", "http/web-mqtt", "MQTT over WebSocket"),
+        (settings.web_mqtt_tls_listeners, "web_mqtts", "https/web-mqtt", "MQTT over WebSocket and TLS"),
         (settings.management_listeners, "management", "http", "HTTP API"),
         (settings.management_tls_listeners, "management_tls", "https", "HTTP API over TLS (HTTPS)"),
         (settings.prometheus_listeners, "prometheus", "http/prometheus", "Prometheus exporter API over HTTP"),

@@ -513,7 +513,8 @@ def test_what_has_no_effect_is_warned_about(conf: Configuration, line: str) -> N
         "definitions.import_backend = https",
         "mqtt.tcp_listen_options.backlog = 10",
         "mqtt.proxy_protocol = true",
-        "web_mqtt.tcp.port = 15675",
+        "web_mqtt.max_connections = 10",
+        "web_mqtt.ws_opts.compress = true",
         "auth_backends.1 = ldap",
         "auth_backends.1.authn = internal",
         "ssl_options.depth = 2",
@@ -584,6 +585,9 @@ def test_every_setting_can_be_given() -> None:
         "tls",
         "mqtt_listeners",
         "mqtt_tls_listeners",
+        "web_mqtt_listeners",
+        "web_mqtt_tls_listeners",
+        "web_mqtt_tls",
         "management_listeners",
         "management_origins",
         "management_tls_listeners",
@@ -654,3 +658,22 @@ def test_where_metrics_are(conf: Configuration) -> None:
     assert only_here.prometheus_listeners == (Listener("127.0.0.1", 15692),)
     assert conf.settings("prometheus.tcp.port = 9100").prometheus_listeners == (Listener("", 9100),)
     assert conf.settings("prometheus.tcp.port = none").prometheus_listeners == ()
+
+
+def test_mqtt_over_websocket(conf: Configuration) -> None:
+    assert conf.settings("").web_mqtt_listeners == ()
+    settings = conf.settings("web_mqtt.tcp.port = 15675")
+    assert settings.web_mqtt_listeners == (Listener("", 15675),)
+    assert (settings.web_mqtt_path, settings.web_mqtt_message_max) == ("/ws", None)
+    settings = conf.settings(
+        "web_mqtt.tcp.ip = 127.0.0.1\nweb_mqtt.tcp.port = 1\n"
+        "web_mqtt.ws_path = /mqtt\nweb_mqtt.ws_opts.max_frame_size = 1MB"
+    )
+    assert settings.web_mqtt_listeners == (Listener("127.0.0.1", 1),)
+    assert (settings.web_mqtt_path, settings.web_mqtt_message_max) == ("/mqtt", 1 << 20)
+    assert conf.settings("web_mqtt.tcp.listener = [::1]:2").web_mqtt_listeners == (Listener("::1", 2),)
+    assert conf.settings("web_mqtt.tcp.listener = none").web_mqtt_listeners == ()
+    (problem,) = conf.problems("web_mqtt.tcp.listener = 1\nweb_mqtt.tcp.port = 2")
+    assert "not both" in problem
+    (problem,) = conf.problems("web_mqtt.ssl.port = 15676")
+    assert "web_mqtt.ssl.certfile" in problem
