@@ -4,7 +4,7 @@ The names are those of RabbitMQ's `rabbitmq.conf`, and a few of our own. An oper
 node must be able to trust the start: a key either has its effect, or the node says that it has none. Hence three kinds:
 
 used         The broker acts on it. `USED` says how a value is read; `FIXED` has keys of which only some values hold
-             here, because the broker behaves that one way (`proxy_protocol = false`).
+             here, because the broker behaves that one way (`reverse_dns_lookups = false`).
 ignored      RabbitMQ has the key, but the thing it tunes does not exist here (an Erlang collector, a lock).
              Nobody is deceived if it has no effect, so the node starts and warns.
 unsupported  RabbitMQ has the key, and an operator who sets it relies on its effect: a listener, a login, a cluster, a
@@ -466,6 +466,7 @@ USED: dict[str, Used] = {
     "listeners.tcp.$": Used(listener, group="listeners.tcp"),
     "listeners.ssl": Used(one_of("none"), group="listeners.ssl"),
     "listeners.ssl.$": Used(listener, group="listeners.ssl"),
+    "proxy_protocol": Used(flag, "proxy_protocol"),
     "ssl_options.cacertfile": Used(readable_file),
     "ssl_options.certfile": Used(readable_file),
     "ssl_options.keyfile": Used(readable_file),
@@ -499,6 +500,7 @@ USED: dict[str, Used] = {
     "mqtt.listeners.tcp.$": Used(listener, group="mqtt.listeners.tcp"),
     "mqtt.listeners.ssl": Used(one_of("none"), group="mqtt.listeners.ssl"),
     "mqtt.listeners.ssl.$": Used(listener, group="mqtt.listeners.ssl"),
+    "mqtt.proxy_protocol": Used(flag, "mqtt_proxy_protocol"),
     "mqtt.vhost": Used(word, "mqtt_vhost"),
     "mqtt.exchange": Used(word, "mqtt_exchange"),
     "mqtt.prefetch": Used(whole(1, 65_535), "mqtt_prefetch"),
@@ -526,6 +528,7 @@ USED: dict[str, Used] = {
     "web_mqtt.ssl.verify": Used(one_of("verify_none", "verify_peer")),
     "web_mqtt.ssl.fail_if_no_peer_cert": Used(flag),
     "web_mqtt.ssl.versions.$": Used(tls_version, group="web_mqtt.ssl.versions"),
+    "web_mqtt.proxy_protocol": Used(flag, "web_mqtt_proxy_protocol"),
     "web_mqtt.ws_path": Used(path, "web_mqtt_path"),
     "web_mqtt.ws_opts.max_frame_size": Used(or_infinity(size(1024, 1 << 40)), "web_mqtt_message_max"),
     "tcp_listen_options.backlog": Used(whole(1, 65_535), "backlog"),
@@ -605,10 +608,7 @@ FIXED: dict[str, Fixed] = {
     "log.journald": Fixed(("false",), _TRUE_FALSE),
     "log.syslog": Fixed(("false",), _TRUE_FALSE),
     "password_hashing_module": Fixed(("rabbit_password_hashing_sha256",), ()),
-    "proxy_protocol": Fixed(("false",), _TRUE_FALSE),
-    "mqtt.proxy_protocol": Fixed(("false",), _TRUE_FALSE),
     "mqtt.sparkplug": Fixed(("false",), _TRUE_FALSE),
-    "web_mqtt.proxy_protocol": Fixed(("false",), _TRUE_FALSE),
     "web_mqtt.ws_opts.compress": Fixed(("false",), _TRUE_FALSE),
     "reverse_dns_lookups": Fixed(("false",), _TRUE_FALSE),
     "ssl_options": Fixed(("none",), ()),

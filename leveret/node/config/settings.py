@@ -132,6 +132,7 @@ class Settings:
     # Listeners
     tcp_listeners: tuple[Listener, ...] = (Listener(DEFAULT_HOST, DEFAULT_PORT),)
     ssl_listeners: tuple[Listener, ...] = ()
+    proxy_protocol: bool = False
     tls: TlsOptions | None = None
     backlog: int = 1024
     nodelay: bool = True
@@ -211,6 +212,7 @@ class Settings:
     # MQTT
     mqtt_listeners: tuple[Listener, ...] = ()
     mqtt_tls_listeners: tuple[Listener, ...] = ()
+    mqtt_proxy_protocol: bool = False
     mqtt_vhost: str = "/"
     mqtt_exchange: str = "amq.topic"
     mqtt_prefetch: int = 256
@@ -228,6 +230,7 @@ class Settings:
     web_mqtt_listeners: tuple[Listener, ...] = ()
     web_mqtt_tls_listeners: tuple[Listener, ...] = ()
     web_mqtt_tls: TlsOptions | None = None
+    web_mqtt_proxy_protocol: bool = False
     web_mqtt_path: str = "/ws"
     web_mqtt_message_max: int | None = None  # bytes of a WebSocket message
 

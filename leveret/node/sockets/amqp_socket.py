@@ -31,6 +31,7 @@ from leveret.sessions.amqp.limits import Peer
 if TYPE_CHECKING:
     from leveret.broker.client_connection import ClientConnection
     from leveret.node.node import Node
+    from leveret.node.sockets.proxy_protocol import Header
 
 logger = logging.getLogger("leveret.connection")
 
@@ -50,12 +51,13 @@ PACE_S: Final = 0.02
 class AmqpSocket(asyncio.Protocol):
     """The socket of one accepted AMQP connection."""
 
-    __slots__ = ("closing_at", "connection", "node", "paused", "timer", "transport")
+    __slots__ = ("closing_at", "connection", "header", "node", "paused", "timer", "transport")
 
     connection: ClientConnection
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, header: Header | None = None) -> None:
         self.node = node
+        self.header = header  # Of the PROXY protocol.
         self.paused = 0
         self.closing_at: float | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -64,7 +66,7 @@ class AmqpSocket(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        peer = peer_of(self.transport, self.node.settings.ssl_cert_login_from)
+        peer = peer_of(self.transport, self.node.settings.ssl_cert_login_from, self.header)
         self.connection = self.new_connection(peer)
         self.connection.attend(self._on_released, self._on_entered)
         if not self.node.on_accepted(self):
@@ -209,9 +211,11 @@ class AmqpSocket(asyncio.Protocol):
             self.transport.abort()
 
 
-def peer_of(transport: asyncio.BaseTransport, login_from: LoginFrom) -> Peer:
+def peer_of(transport: asyncio.BaseTransport, login_from: LoginFrom, header: Header | None) -> Peer:
     host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
     local_host, local_port = (transport.get_extra_info("sockname") or ("", 0))[:2]
-    loopback = is_loopback(host)
+    loopback = is_loopback(host) if header is None else header.is_loopback(host)
+    if header is not None and header.ends is not None:
+        host, port, local_host, local_port = header.ends
     tls = transport.get_extra_info("ssl_object") is not None
     return Peer(host, port, local_host, local_port, loopback, tls, login_name(transport, login_from) if tls else None)

@@ -12,8 +12,7 @@ import asyncio
 import importlib
 import logging
 import ssl
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from leveret.node.config.settings import Listener
 from leveret.node.sockets.amqp_socket import AmqpSocket
@@ -26,12 +25,19 @@ if TYPE_CHECKING:
     from leveret.node.config.settings import Settings, TlsOptions
     from leveret.node.node import Node
     from leveret.node.server import Server
+    from leveret.node.sockets.proxy_protocol import Header
 
 logger = logging.getLogger("leveret")
 
 TLS_VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 REOPEN_S: Final = 1.0
 CLIENT_PORTS: Final = ("amqp", "amqps", "mqtt", "mqtts", "web_mqtt", "web_mqtts")
+
+
+class Accepting(Protocol):
+    """Makes the protocol of an accepted socket. `header`: of the PROXY protocol, where a listener has it."""
+
+    def __call__(self, header: Header | None = None) -> asyncio.Protocol: ...
 
 
 class StartFailed(Exception):
@@ -98,7 +104,8 @@ class Listeners:
             for name, tls, place, listener in self._client_listeners():
                 port = self._client_ports.get((name, place), listener.port)
                 accept = _accepting(name, node)
-                opened.append((name, place, await self._listen(accept, listener, port, tls)))
+                proxied = _is_proxied(name, self.settings)
+                opened.append((name, place, await self._listen(accept, listener, port, tls, proxied)))
         except OSError as error:
             for _, _, server in opened:
                 server.close()
@@ -133,11 +140,13 @@ class Listeners:
         return found
 
     async def _listen(
-        self, accept: Callable[[], asyncio.Protocol], listener: Listener, port: int, tls: ssl.SSLContext | None
+        self, accept: Accepting, listener: Listener, port: int, tls: ssl.SSLContext | None, proxied: bool = False
     ) -> asyncio.Server | TlsServer:
-        host, backlog = listener.host or None, self.settings.backlog
+        host, backlog, seconds = listener.host or None, self.settings.backlog, tls_timeout_s(self.settings)
+        if proxied:
+            return await self.entrance.listen_for_proxies(accept, host, port, tls, seconds, backlog)
         if tls is not None:
-            return await self.entrance.listen(accept, host, port, tls, tls_timeout_s(self.settings), backlog)
+            return await self.entrance.listen(accept, host, port, tls, seconds, backlog)
         return await self.loop.create_server(accept, host, port, backlog=backlog)
 
     def _shut_for_clients(self) -> None:
@@ -186,7 +195,7 @@ class Listeners:
             for listener in listeners:
                 try:
                     server = await self._listen(
-                        lambda: self.server.managed(node).http.accept(),  # noqa: PLW0108  # Only then.
+                        lambda header=None: self.server.managed(node).http.accept(),  # Only then.
                         listener,
                         listener.port,
                         tls,
@@ -210,7 +219,7 @@ class Listeners:
     async def _open_prometheus(self, node: Node) -> None:
         for listener in self.settings.prometheus_listeners:
             try:
-                accept = lambda: self.server.managed(node).metrics.accept()  # noqa: E731, PLW0108
+                accept: Accepting = lambda header=None: self.server.managed(node).metrics.accept()  # noqa: E731
                 server = await self._listen(accept, listener, listener.port, None)
             except OSError as error:
                 text = f"cannot listen at {listener} for Prometheus: {error.strerror or error}"
@@ -223,15 +232,21 @@ class Listeners:
             node.samples.start()
 
 
-def _accepting(name: str, node: Node) -> Callable[[], asyncio.Protocol]:
+def _is_proxied(name: str, settings: Settings) -> bool:
+    if name in ("amqp", "amqps"):
+        return settings.proxy_protocol
+    return settings.mqtt_proxy_protocol if name in ("mqtt", "mqtts") else settings.web_mqtt_proxy_protocol
+
+
+def _accepting(name: str, node: Node) -> Accepting:
     """Returns what makes the socket of a client, for one of CLIENT_PORTS."""
     if name in ("amqp", "amqps"):
-        return lambda: AmqpSocket(node)
+        return lambda header=None: AmqpSocket(node, header)
     if name in ("mqtt", "mqtts"):
-        return lambda: MqttSocket(node)
+        return lambda header=None: MqttSocket(node, header)
     settings = node.settings
     mqtt = Service(settings.web_mqtt_path, WEB_SUBPROTOCOLS, message_bytes_max=settings.web_mqtt_message_max)
-    return lambda: WebSocket(mqtt, node.loop, lambda: MqttSocket(node))
+    return lambda header=None: WebSocket(mqtt, node.loop, lambda: MqttSocket(node, header), header)
 
 
 def _may_serve(node: Node) -> bool:

@@ -29,6 +29,8 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, 
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import generate_accept_token
 
+from leveret.node.sockets.proxy_protocol import Header
+
 logger = logging.getLogger("leveret.connection")
 
 REQUEST_BYTES_MAX: Final = 16 * 1024
@@ -113,13 +115,18 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
     """One accepted socket. What is called by the event loop comes first, then what the protocol inside calls."""
 
     def __init__(
-        self, service: Service, loop: asyncio.AbstractEventLoop, accept: Callable[[], asyncio.Protocol]
+        self,
+        service: Service,
+        loop: asyncio.AbstractEventLoop,
+        accept: Callable[[], asyncio.Protocol],
+        header: Header | None = None,
     ) -> None:
         super().__init__()
         self.service = service
         self.inner: asyncio.BaseProtocol = accept()
         self.state = State.UPGRADING
         self._loop = loop
+        self._header = header  # Of the PROXY protocol.
         self._http: h11.Connection | None = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
         self._frames = Connection(ConnectionType.SERVER)
         self._message_bytes = 0  # Of the message that is being received.
@@ -185,7 +192,8 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         return reader.trailing_data[0]
 
     def _refuse(self, refused: Refused) -> None:
-        host = (self.raw.get_extra_info("peername") or ("",))[0]
+        ends = None if self._header is None else self._header.ends
+        host = (ends or self.raw.get_extra_info("peername") or ("",))[0]
         logger.warning("a WebSocket from %s is refused: %d, %s", host, refused.status, refused)
         self.raw.write(refusal(refused))
         self._end()

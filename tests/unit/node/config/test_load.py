@@ -512,13 +512,13 @@ def test_what_has_no_effect_is_warned_about(conf: Configuration, line: str) -> N
         "prometheus.path = /figures",
         "definitions.import_backend = https",
         "mqtt.tcp_listen_options.backlog = 10",
-        "mqtt.proxy_protocol = true",
+        "mqtt.sparkplug = true",
         "web_mqtt.max_connections = 10",
         "web_mqtt.ws_opts.compress = true",
         "auth_backends.1 = ldap",
         "auth_backends.1.authn = internal",
         "ssl_options.depth = 2",
-        "proxy_protocol = true",
+        "reverse_dns_lookups = true",
         "log.exchange = true",
         "log.connection.rotation.size = 10",
         "log.file.formatter.json.field_map = time",
@@ -531,7 +531,7 @@ def test_what_somebody_counts_on_stops_the_start(conf: Configuration, line: str)
     assert problem.startswith(f"broker.conf, line 1: {line}: not supported by this version")
 
 
-@pytest.mark.parametrize("line", ["proxy_protocol = false", "auth_backends.1 = internal", "log.journald = false"])
+@pytest.mark.parametrize("line", ["mqtt.sparkplug = false", "auth_backends.1 = internal", "log.journald = false"])
 def test_what_the_broker_does_anyway_is_accepted(conf: Configuration, line: str) -> None:
     assert conf.warnings(line) == []
 

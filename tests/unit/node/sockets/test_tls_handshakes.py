@@ -13,6 +13,8 @@ from typing import cast
 import pytest
 import uvloop
 
+from leveret.node.sockets import tls_handshakes
+from leveret.node.sockets.proxy_protocol import Ends, Header
 from leveret.node.sockets.tls_handshakes import TlsHandshakes
 from tests.support.certificates import issue
 
@@ -96,3 +98,72 @@ def test_an_address_that_is_taken(runner: asyncio.Runner, folder: Path) -> None:
         server.close()
 
     runner.run(listen_twice())
+
+
+class Named(asyncio.Protocol):
+    """Answers with the address that a header has, and what came behind it."""
+
+    def __init__(self, header: Header) -> None:
+        self.header = header
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        assert self.header.ends == Ends("192.0.2.7", 1, "192.0.2.1", 2)
+        self.transport.write(data)
+
+
+LINE = b"PROXY TCP4 192.0.2.7 192.0.2.1 1 2\r\n"
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_headers_of_proxies(runner: asyncio.Runner, folder: Path, with_tls: bool) -> None:
+    async def pass_on() -> None:
+        entrance = TlsHandshakes(asyncio.get_running_loop())
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(folder / "server.pem", folder / "server.key")
+        tls = context if with_tls else None
+        server = await entrance.listen_for_proxies(Named, "127.0.0.1", 0, tls, 60.0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+        if with_tls:
+            writer.write(LINE)
+            await writer.start_tls(ssl.create_default_context(cafile=folder / "ca.pem"), server_hostname="127.0.0.1")
+            writer.write(b"hello")
+        else:
+            writer.write(LINE + b"hello")
+        assert await reader.readexactly(5) == b"hello"
+        writer.close()
+        server.close()
+
+    runner.run(pass_on())
+
+
+def test_clients_without_a_header(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who say something else are refused at once, the silent when their time is over, or there are too many."""
+
+    async def attack() -> None:
+        entrance = TlsHandshakes(asyncio.get_running_loop(), handshakes_max=5)
+        server = await entrance.listen_for_proxies(Named, "127.0.0.1", 0, None, None)
+        port = server.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"AMQP\0\0\x09\x01")
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(6)]
+        assert await silent[0][0].read() == b""
+        silent[1][1].write(LINE + b"hello")
+        assert await silent[1][0].readexactly(5) == b"hello"
+        entrance.close()
+        for place in (2, 3, 4, 5):
+            assert await silent[place][0].read() == b""
+        monkeypatch.setattr(tls_handshakes, "HEADER_S", 0.05)
+        reader, late = await asyncio.open_connection("127.0.0.1", port)
+        late.write(LINE[:10])
+        assert await reader.read() == b""
+        for _, writer in (*silent, (reader, late)):
+            writer.close()
+        server.close()
+
+    runner.run(attack())
