@@ -218,4 +218,6 @@ def peer_of(transport: asyncio.BaseTransport, login_from: LoginFrom, header: Hea
     if header is not None and header.ends is not None:
         host, port, local_host, local_port = header.ends
     tls = transport.get_extra_info("ssl_object") is not None
-    return Peer(host, port, local_host, local_port, loopback, tls, login_name(transport, login_from) if tls else None)
+    certificate = login_name(transport, login_from) if tls else None
+    web = transport.get_extra_info("websocket", False)
+    return Peer(host, port, local_host, local_port, loopback, tls, certificate, web)

@@ -262,7 +262,8 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
     # -- Calls by the protocol inside ----------------------------------------------------------------------------
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self.raw.get_extra_info(name, default)
+        """Returns what the socket below has, and True for `websocket`."""
+        return True if name == "websocket" else self.raw.get_extra_info(name, default)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.inner = protocol

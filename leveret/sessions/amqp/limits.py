@@ -29,6 +29,7 @@ class Peer:
     is_loopback: bool
     tls: bool = False
     certificate: str | None = None  # The name in the client's certificate, which was checked.
+    web: bool = False  # Over a WebSocket.
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port} -> {self.local_host}:{self.local_port}"

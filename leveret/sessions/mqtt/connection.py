@@ -143,7 +143,7 @@ class Connection:
 
     @property
     def protocol(self) -> str:
-        return f"MQTT {VERSION_NAMES[self.version]}"
+        return f"{'Web MQTT' if self.peer.web else 'MQTT'} {VERSION_NAMES[self.version]}"
 
     @property
     def variables(self) -> dict[str, str]:

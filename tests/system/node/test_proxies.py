@@ -62,7 +62,9 @@ def ask(server: Server, method: str, path: str, body: Any = None) -> Any:
     return json.loads(text) if text else None
 
 
-def shown(server: Server, sock: socket.socket) -> list[tuple[tuple[str, int], tuple[str, int]]]:
+def shown(
+    server: Server, sock: socket.socket, protocol: str = "AMQP 0-9-1"
+) -> list[tuple[tuple[str, int], tuple[str, int]]]:
     """Returns the two ends of each connection, when there is one."""
     found: list[dict[str, Any]] = []
 
@@ -71,6 +73,7 @@ def shown(server: Server, sock: socket.socket) -> list[tuple[tuple[str, int], tu
         return bool(found)
 
     until(is_there, "a connection in the list")
+    assert {one["protocol"] for one in found} == {protocol}
     ends = [((one["peer_host"], one["peer_port"]), (one["host"], one["port"])) for one in found]
     sock.close()
     until(lambda: not ask(server, "GET", "/api/connections"), "an empty list of connections")
@@ -160,7 +163,7 @@ def test_before_tls(server: Server, folder: Path) -> None:
 def test_mqtt(server: Server, header: bytes) -> None:
     sock = connect(server.mqtt_port, header + mqtt(USER))
     read_until(sock, b"\x20\x02\x00\x00")
-    assert shown(server, sock) == [(CLIENT, ENTRANCE)]
+    assert shown(server, sock, "MQTT 3.1.1") == [(CLIENT, ENTRANCE)]
 
 
 def test_websocket(server: Server) -> None:
@@ -173,7 +176,7 @@ def test_websocket(server: Server) -> None:
     assert isinstance(events[0], AcceptConnection)
     sock.sendall(frames.send(BytesMessage(mqtt(USER))))
     read_until(sock, b"\x20\x02\x00\x00")
-    assert shown(server, sock) == [(CLIENT, ENTRANCE)]
+    assert shown(server, sock, "Web MQTT 3.1.1") == [(CLIENT, ENTRANCE)]
 
 
 def test_no_header(server: Server) -> None:
