@@ -23,7 +23,7 @@ messages are refused. The limits of a vhost are in `Limits`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.base.timers import Timers
@@ -115,23 +115,39 @@ class RetainedMessages:
 
     def find(self, vhost: str, topic_filter: str) -> list[RetainedMessage]:
         """Return the messages of all topics that a valid filter matches, without those that have expired."""
-        index, now_ms = self.indexes.get(vhost), self.broker.wall_ms
-        found = [] if index is None else [message for _, message in index.find(topic_filter)]
-        if self.gathered or self.proposed:
-            found = self._overlaid(vhost, topic_filter, found)
-        if self.expiring:
-            found = [one for one in found if not 0 < one.expires_ms <= now_ms]
-        return found
+        return [message for message in self.walk(vhost, topic_filter) if message is not None]
 
-    def _overlaid(self, vhost: str, topic_filter: str, found: list[RetainedMessage]) -> list[RetainedMessage]:
-        """Return the messages found, as they will be when what waits is agreed on."""
-        newer = {
-            topic: waiting.message
-            for (where, topic), waiting in {**self.proposed, **self.gathered}.items()
-            if where == vhost and matches(topic_filter, topic)
-        }
-        kept = [one for one in found if one.topic not in newer] if newer else found
-        return kept + [message for message in newer.values() if message is not None]
+    def walk(self, vhost: str, topic_filter: str) -> Iterator[RetainedMessage | None]:
+        """Yield what `find` returns, each message as it is when it is come to. Messages can be kept and deleted
+        meanwhile. None: nothing was found, and the caller may want a rest."""
+        waiting = [topic for where, topic in {**self.proposed, **self.gathered} if where == vhost]
+        seen = set()
+        for topic in waiting:
+            if matches(topic_filter, topic):
+                seen.add(topic)
+                yield self._current(vhost, topic)
+            else:
+                yield None
+        index = self.indexes.get(vhost)
+        if index is None:
+            return
+        for topic, message in index.find(topic_filter):
+            if topic in seen:
+                yield None
+            elif self.gathered or self.proposed:
+                yield self._current(vhost, topic)
+            else:
+                yield self._unless_expired(message)
+
+    def _current(self, vhost: str, topic: str) -> RetainedMessage | None:
+        """Return the message of a topic, as it will be when what waits is agreed on."""
+        waiting = self.gathered.get((vhost, topic)) or self.proposed.get((vhost, topic))
+        return self._unless_expired(
+            self.broker.metadata.retained.get(vhost, topic) if waiting is None else waiting.message
+        )
+
+    def _unless_expired(self, message: RetainedMessage | None) -> RetainedMessage | None:
+        return None if message is None or 0 < message.expires_ms <= self.broker.wall_ms else message
 
     def is_crowded(self) -> bool:
         """Return whether so much waits for agreement that publishers of retained messages should wait."""

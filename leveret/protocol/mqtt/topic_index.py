@@ -95,7 +95,8 @@ class TopicIndex(Generic[V]):
         return self._below(self._root, False)
 
     def find(self, topic_filter: str) -> Iterator[tuple[str, V]]:
-        """The names that a valid filter matches, with their values. Nothing may be put or removed meanwhile."""
+        """The names that a valid filter matches, with their values as they are when they are come to. Of names that are
+        put meanwhile some are found. Of those that are there all the time each is found once."""
         levels = topic_filter.split("/")
         states: list[tuple[_Node[V], int]] = [(self._root, 0)]
         while states:

@@ -440,6 +440,7 @@ class Connection:
         self.rest = b""
         self.later.clear()
         self.publisher.forget()
+        self.subscriptions.forget()
         if self.session is not None:
             self.session.close()
         self.login_part.leave(publish_will, expiry_s)

@@ -9,7 +9,7 @@ consume from. It is deleted with the last subscription, or when nobody has consu
 last.
 
 Retained messages that a new subscription finds are put into its queue, and take their way from there: so they are
-acknowledged, sent again and paced like all others.
+acknowledged, sent again and paced like all others. See `retained_handover`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.broker.client_ids.client_ids import SessionChange
-from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
-from leveret.broker.session.session import arguments_of
 from leveret.broker.session.wanted import BindingWanted, ConsumerWanted, QueueWanted
 from leveret.metadata.model.records import Binding
 from leveret.metadata.model.refusals import Refusal
 from leveret.metadata.mqtt.records import Subscription
 from leveret.protocol.errors import ReplyCode
 from leveret.protocol.mqtt import packets as k
-from leveret.protocol.mqtt.primitives import Cursor
-from leveret.protocol.mqtt.properties import PUBLISH, Prop, read_properties
+from leveret.protocol.mqtt.properties import Prop
 from leveret.protocol.mqtt.reason_codes import Reason, protocol_error
 from leveret.protocol.mqtt.topic_index import FilterIndex
 from leveret.protocol.mqtt.topics import BadTopic, SharedFilter, matches, parse_shared
@@ -35,15 +32,14 @@ from leveret.protocol.tables import Field, Table
 from leveret.sessions.mqtt.deliveries import IDS, MqttConsumer
 from leveret.sessions.mqtt.limits import NEVER_S
 from leveret.sessions.mqtt.login import QUEUE_PREFIX, reason_of
-from leveret.sessions.mqtt.messages import to_content
-from leveret.sessions.mqtt.routing_keys import key_of, pattern_of
-from leveret.storage.format.queue_block import EXPIRES, PERSISTENT
+from leveret.sessions.mqtt.retained_handover import RetainedHandover
+from leveret.sessions.mqtt.routing_keys import pattern_of
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
     from leveret.broker.delivery.offsets import Start
     from leveret.broker.session.wanted import QueueFound
-    from leveret.metadata.mqtt.records import ClientSession, RetainedMessage
+    from leveret.metadata.mqtt.records import ClientSession
     from leveret.sessions.mqtt.connection import Connection
     from leveret.sessions.mqtt.messages import Message
 
@@ -79,7 +75,7 @@ class Countdown:
 class Subscriptions:
     """The subscribing side of a connection."""
 
-    __slots__ = ("connection", "declared", "index", "is_kept", "options")
+    __slots__ = ("connection", "declared", "handovers", "index", "is_kept", "options")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -87,6 +83,7 @@ class Subscriptions:
         self.index: FilterIndex[None, Subscription] = FilterIndex()  # Those that are not shared.
         self.is_kept = False  # The session outlives the connection.
         self.declared: set[str] = set()  # Names of queues.
+        self.handovers: dict[str, RetainedHandover] = {}  # By filter: under way.
 
     # -- Names ---------------------------------------------------------------------------------------------------
 
@@ -154,6 +151,7 @@ class Subscriptions:
             self.index.put(topic_filter, None, options)
 
     def drop(self, topic_filter: str) -> None:
+        self.stop_retained(topic_filter)
         self.options.pop(topic_filter, None)
         self.index.remove(topic_filter, None)
 
@@ -283,31 +281,21 @@ class Subscriptions:
 
     # -- Retained messages ---------------------------------------------------------------------------------------
 
-    def send_retained(self, topic_filter: str, options: Subscription) -> None:
+    def send_retained(self, topic_filter: str) -> None:
         """Put the retained messages that a filter finds into the queue of its subscription."""
-        connection = self.connection
-        broker, vhost, limits = connection.broker, connection.vhost, connection.limits
-        assert vhost is not None
-        queue = vhost.queues.get(self.queue_of(topic_filter, options))
-        if queue is None:
-            return
-        for message in broker.retained.find(vhost.name, topic_filter):
-            content, kind = self._retained_content(message)
-            key = arguments_of(limits.exchange, key_of(message.topic))[:-1]
-            queue.enqueue([content], [key], kind, len(content) + MESSAGE_OVERHEAD, None)
+        self.stop_retained(topic_filter)
+        handover = self.handovers[topic_filter] = RetainedHandover(self.connection, topic_filter)
+        handover.begin()
 
-    def _retained_content(self, message: RetainedMessage) -> tuple[bytes, int]:
-        data, now_ms = message.properties, self.connection.broker.wall_ms
-        properties = read_properties(Cursor(data, 0, len(data)), PUBLISH) if data else {}
-        kind = PERSISTENT if message.qos else 0
-        if message.expires_ms:
-            properties[Prop.MESSAGE_EXPIRY] = max(-(-(message.expires_ms - now_ms) // 1_000), 1)
-            kind |= EXPIRES
-        frame_max = self.connection.limits.frame_max
-        content = to_content(
-            message.topic, message.payload, message.qos, properties, frame_max, now_ms, retained=True
-        )
-        return content, kind
+    def stop_retained(self, topic_filter: str) -> None:
+        handover = self.handovers.get(topic_filter)
+        if handover is not None:
+            handover.stop()
+
+    def forget(self) -> None:
+        """The connection ends."""
+        for handover in list(self.handovers.values()):
+            handover.stop()
 
 
 class _Subscribing:
@@ -449,7 +437,7 @@ class _Subscribing:
             if not parse_shared(topic_filter).group and (
                 options.retain_handling == 0 or (options.retain_handling == 1 and is_new)
             ):
-                self.subscriptions.send_retained(topic_filter, options)
+                self.subscriptions.send_retained(topic_filter)
         connection.release()
 
 
