@@ -305,6 +305,9 @@ class _Reading:
         fields["ssl_listeners"] = tuple(one for _, one, _ in self.below("listeners.ssl") if one is not None)
         for field, group in (("mqtt_listeners", "mqtt.listeners.tcp"), ("mqtt_tls_listeners", "mqtt.listeners.ssl")):
             fields[field] = tuple(one for _, one, _ in self.below(group) if one is not None)
+        session_expiry = self.chosen.get("mqtt.max_session_expiry_interval_seconds")
+        if session_expiry is not None:  # It counts more than the older name.
+            fields["mqtt_subscription_ttl_ms"] = session_expiry.value
         fields["tls"] = self._tls(needed=bool(fields["ssl_listeners"] or fields["mqtt_tls_listeners"]))
         fields |= read_management(self, fields)
         fields |= read_web_mqtt(self)

@@ -80,6 +80,14 @@ def packet_end(data: bytes | bytearray, at: int, packet_max: int) -> Span | None
     return None
 
 
+def names_v5(data: bytes) -> bool:
+    """Whether the data begins as a CONNECT of MQTT 5.0, whatever else may be wrong with it."""
+    if data[0] >> 4 != p.CONNECT:
+        return False
+    place = next((at for at in range(1, 5) if data[at : at + 1] < b"\x80"), 0)
+    return place > 0 and data[place + 1 :].startswith(b"\0\4MQTT\5")
+
+
 def decode(version: int, head: int, data: bytes, start: int, end: int) -> Packet:
     """Read the packet whose first byte is `head`, and whose variable part is data[start:end]."""
     kind = head >> 4

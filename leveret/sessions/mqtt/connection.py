@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from leveret.base.visible_text import visible
 from leveret.protocol.mqtt import properties as p
-from leveret.protocol.mqtt.decoder import UnsupportedVersion, decode, packet_end
+from leveret.protocol.mqtt.decoder import UnsupportedVersion, decode, names_v5, packet_end
 from leveret.protocol.mqtt.encoder import encode
 from leveret.protocol.mqtt.packets import (
     V5,
@@ -235,6 +235,10 @@ class Connection:
             self.publisher.submit()
         except MqttError as error:
             self.publisher.submit()
+            if self.life is Life.GREETING and names_v5(data):
+                # A client of MQTT 5.0 is told what is wrong with its CONNECT; older ones have no code for it.
+                self.version = V5
+                self._become(Life.CONNECTING)
             self.fail_with(error)
         finally:
             self.busy = False
@@ -422,7 +426,7 @@ class Connection:
         self._shut(f"{reason.name.lower()}: {text}")
 
     def _is_refused_greeting(self, reason: Reason) -> bool:
-        """A CONNECT of another version is answered; anything else before CONNECT is not."""
+        """A CONNECT of another version is answered; what is no CONNECT is not."""
         return self.life is Life.GREETING and reason is Reason.UNSUPPORTED_PROTOCOL_VERSION
 
     def on_socket_lost(self) -> None:

@@ -71,7 +71,7 @@ class MqttLogin:
         if vhost is None:
             return
         self._enter(connect, vhost)
-        connection.keep_alive_s = connect.keep_alive
+        connection.keep_alive_s = self._keep_alive(connect)
         connection.client_packet_max = properties.get(Prop.MAXIMUM_PACKET_SIZE, SIZE_MAX)
         self._claim(connect)
 
@@ -171,6 +171,11 @@ class MqttLogin:
         wanted: int = connect.properties.get(Prop.SESSION_EXPIRY, 0)
         return min(wanted, limit)
 
+    def _keep_alive(self, connect: k.Connect) -> int:
+        """The keep alive of the client, in seconds. Only MQTT 5.0 can tell it another than it asked for."""
+        wanted: int = connect.keep_alive
+        return (connect.version == k.V5 and self.connection.limits.server_keep_alive_s) or wanted
+
     def _will(self, connect: k.Connect) -> Will | None:
         """The will as the cluster publishes it. Raises `MqttError` if the user may not publish it."""
         will, connection, limits = connect.will, self.connection, self.connection.limits
@@ -259,6 +264,8 @@ class MqttLogin:
         }
         if wanted != self.expiry_s:
             properties[Prop.SESSION_EXPIRY] = self.expiry_s
+        if self.connection.keep_alive_s != connect.keep_alive:
+            properties[Prop.SERVER_KEEP_ALIVE] = self.connection.keep_alive_s
         if not connect.client_id:
             properties[Prop.ASSIGNED_CLIENT_ID] = self.connection.client_id
         return properties

@@ -551,6 +551,19 @@ def test_the_nearest_name_is_offered(conf: Configuration, line: str, near: str) 
     assert near in problem.partition(line)[2]
 
 
+def test_both_names_of_the_session_expiry(conf: Configuration) -> None:
+    newer = "mqtt.max_session_expiry_interval_seconds"
+    for text, ttl_ms in (
+        ("", 86_400_000),
+        ("mqtt.subscription_ttl = 5000", 5_000),
+        (f"{newer} = 7", 7_000),
+        (f"{newer} = infinity\nmqtt.subscription_ttl = 5000", None),
+    ):
+        assert conf.settings(text).mqtt_subscription_ttl_ms == ttl_ms
+    assert conf.problems(f"{newer} = 0")
+    assert conf.settings("mqtt.server_keepalive = 30").mqtt_server_keepalive_s == 30
+
+
 def test_every_key_of_rabbitmq_is_known() -> None:
     """All keys in the schemas of RabbitMQ 3.10 and its plugins, with `$` for a free word."""
     keys = KEYS.read_text().split()

@@ -408,3 +408,43 @@ def test_a_publish_to_many_queues_waits_for_its_turn(world: World) -> None:
     publisher.connection.receive(b"".join(encode(k.Publish("a", b"%04d" % one), k.V5) for one in range(5_000)))
     assert publisher.connection.spreads
     assert [len(messages(client.heard())) for client in clients] == [5_000] * 20 and not publisher.connection.held
+
+
+# -- Server keep alive, and a CONNECT that is none -----------------------------------------------------------------
+
+
+def test_server_keep_alive(world: World) -> None:
+    limits = MqttLimits(server_keep_alive_s=20)
+    client = MqttClient(world, limits)
+    (connack,) = client.connect(keep_alive=60)
+    assert isinstance(connack, k.Connack) and connack.properties[Prop.SERVER_KEEP_ALIVE] == 20
+    client.connection.on_tick(0)
+    for now_ms, closed in ((29_000, False), (31_000, True)):
+        for at in range(client.connection.ticked_ms + 1_000, now_ms + 1, 1_000):
+            client.connection.on_tick(at)
+        assert client.connection.closed is closed
+    (disconnect,) = client.heard()
+    assert isinstance(disconnect, k.Disconnect) and disconnect.reason == Reason.KEEP_ALIVE_TIMEOUT
+    same, old = MqttClient(world, limits), MqttClient(world, limits)
+    (connack,) = same.connect("same", keep_alive=20)
+    assert isinstance(connack, k.Connack) and Prop.SERVER_KEEP_ALIVE not in connack.properties
+    old.connect("old", k.V311, keep_alive=60)
+    assert old.connection.keep_alive_s == 60
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\x10\x0d\0\4MQTT\x05\x03\0\x3c\0\0\0", Reason.MALFORMED_PACKET),  # The reserved flag.
+        (b"\x11\x0d\0\4MQTT\x05\x02\0\x3c\0\0\0", Reason.MALFORMED_PACKET),  # Flags of the packet.
+        (b"\x10\x0b\0\4MQTT\x05\x02\0\x3c\0", Reason.MALFORMED_PACKET),  # It ends too soon.
+        (b"\x10\x10\0\4MQTT\x05\x02\0\x3c\3\x21\0\0\0\0", Reason.PROTOCOL_ERROR),  # Receive maximum 0.
+        (b"\x10\x80\x80\x80\x01\0\4MQTT\x05\x02\0\x3c", Reason.PACKET_TOO_LARGE),
+    ],
+)
+def test_a_malformed_connect_of_5_is_answered(world: World, data: bytes, reason: Reason) -> None:
+    client = MqttClient(world)
+    (connack,) = client.send_bytes(data)
+    assert isinstance(connack, k.Connack) and connack.reason == reason and client.connection.closed
+    older = MqttClient(world)
+    assert older.send_bytes(data.replace(b"MQTT\x05", b"MQTT\x04")) == [] and older.connection.closed
