@@ -2,8 +2,10 @@
 
     CONNECT ─▶ user and vhost ─▶ permissions, will ─▶ the client id is claimed in the cluster ─▶ queues ─▶ CONNACK
 
-User and vhost are found as with RabbitMQ: by the certificate if `mqtt.ssl_cert_login` is set, else by the user name,
-which may be `vhost:user`. A failed login is answered late if there were many (`broker.logins`).
+The user is found as with RabbitMQ: by the certificate if `mqtt.ssl_cert_login` is set, else by the user name. So is the
+vhost, by the first that tells one: the certificate (the global parameter `mqtt_default_vhosts`), the user name if it is
+`vhost:user`, the port (`mqtt_port_to_vhost_mapping`), the setting `mqtt.vhost`. A failed login is answered late if
+there were many (`broker.logins`).
 
 The session of a client id belongs to the whole cluster: `broker.client_ids` knows which connection has it, what it is
 subscribed to, and its will, which the cluster publishes when the connection is lost. So nothing here publishes a will.
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 QUEUE_PREFIX: Final = "mqtt-subscription-"
 CLIENT_ID_BYTES_MAX: Final = 255 - len(f"{QUEUE_PREFIX}qos1")
+VHOSTS_BY_CERTIFICATE: Final = "mqtt_default_vhosts"
+VHOSTS_BY_PORT: Final = "mqtt_port_to_vhost_mapping"
 SIZE_MAX: Final = 268_435_460  # Of a packet.
 
 
@@ -116,20 +120,29 @@ class MqttLogin:
     def _credentials(self, connect: k.Connect) -> tuple[str, str, str | None]:
         """The vhost, the user, and the password; None if a certificate has told the user."""
         connection, limits = self.connection, self.connection.limits
-        if connect.username is None and limits.cert_login and connection.peer.certificate is not None:
+        certificate = connection.peer.certificate
+        certified = None if certificate is None else self._mapped(VHOSTS_BY_CERTIFICATE, certificate)
+        usual = certified or self._mapped(VHOSTS_BY_PORT, str(connection.peer.local_port)) or limits.vhost
+        if connect.username is None and limits.cert_login and certificate is not None:
             self.mechanism = "EXTERNAL"
-            return limits.vhost, connection.peer.certificate, None
+            return usual, certificate, None
         self.mechanism = "PLAIN"
         if connect.username is None:
             if not limits.allow_anonymous:
                 raise MqttError(Reason.BAD_USER_NAME_OR_PASSWORD, "")
             self.mechanism = "ANONYMOUS"
-            return limits.vhost, limits.anonymous_user, limits.anonymous_password
+            return usual, limits.anonymous_user, limits.anonymous_password
         vhost, colon, user = connect.username.rpartition(":")
         password = (connect.password or b"").decode("utf-8", "surrogateescape")
-        if not colon or vhost not in connection.broker.vhosts:
-            return limits.vhost, connect.username, password
+        if certified or not colon or vhost not in connection.broker.vhosts:
+            return usual, connect.username, password
         return vhost, user, password
+
+    def _mapped(self, parameter: str, name: str) -> str | None:
+        """The vhost that a global parameter says for a name. What is no such mapping says none."""
+        mapping = self.connection.broker.metadata.global_parameters.get(parameter)
+        vhost = mapping.get(name) if isinstance(mapping, dict) else None
+        return vhost if isinstance(vhost, str) else None
 
     def _enter(self, connect: k.Connect, vhost: str) -> None:
         connection, broker = self.connection, self.connection.broker

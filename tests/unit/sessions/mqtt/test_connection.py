@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from leveret.base.json_values import Json
 from leveret.metadata.model import commands as c
 from leveret.protocol.mqtt import packets as k
 from leveret.protocol.mqtt import properties as p
 from leveret.protocol.mqtt.encoder import encode
 from leveret.protocol.mqtt.properties import Prop
 from leveret.protocol.mqtt.reason_codes import Reason
+from leveret.sessions.amqp.limits import Peer
 from leveret.sessions.mqtt.limits import MqttLimits
 from tests.support.machines import World
-from tests.unit.sessions.mqtt.clients import MqttClient, ack, connected, messages
+from tests.unit.sessions.mqtt.clients import LOOPBACK, MqttClient, ack, connected, messages
 
 VERSIONS = (k.V31, k.V311, k.V5)
 
@@ -80,6 +84,47 @@ def test_vhost_and_anonymous_logins(world: World) -> None:
     world.apply(c.ClearPermissions("guest", "v"))
     (connack,) = MqttClient(world).connect("e", username="v:guest")
     assert isinstance(connack, k.Connack) and connack.reason == Reason.NOT_AUTHORIZED
+
+
+CERTIFIED = Peer("127.0.0.1", 40_000, "127.0.0.1", 8883, True, True, "CN=guest")
+
+
+@pytest.mark.parametrize(
+    ("peer", "username", "vhost"),
+    [
+        (LOOPBACK, "guest", "port"),
+        (LOOPBACK, "own:guest", "own"),
+        (LOOPBACK, "none:guest", None),  # No vhost, so all of it is the name of a user, and there is none.
+        (LOOPBACK, None, "port"),
+        (CERTIFIED, "guest", "certified"),
+        (CERTIFIED, "own:guest", None),
+        (CERTIFIED, None, "certified"),
+        (replace(CERTIFIED, certificate="CN=other"), "guest", "/"),
+        (replace(CERTIFIED, certificate="CN=other"), "own:guest", "own"),
+        (replace(CERTIFIED, certificate="CN=other", local_port=1883), "guest", "port"),
+        (replace(LOOPBACK, local_port=1884), "guest", "/"),
+        (replace(LOOPBACK, local_port=1885), "guest", None),
+    ],
+)
+def test_vhosts_by_port_and_certificate(world: World, peer: Peer, username: str | None, vhost: str | None) -> None:
+    for name in ("port", "own", "certified"):
+        world.apply(c.AddVhost(name))
+        world.apply(c.SetPermissions("guest", name, ".*", ".*", ".*"))
+    by_port: Json = {"1883": "port", "1885": "missing", "8883": 7}
+    world.apply(c.SetGlobalParameter("mqtt_port_to_vhost_mapping", by_port))
+    world.apply(c.SetGlobalParameter("mqtt_default_vhosts", {"CN=guest": "certified"}))
+    client = MqttClient(world, peer=peer)
+    (connack,) = client.connect(username=username, password=None if username is None else b"guest")
+    assert isinstance(connack, k.Connack)
+    if vhost is None:
+        assert connack.reason in (Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED)
+    else:
+        assert client.connection.vhost is not None and client.connection.vhost.name == vhost
+
+
+def test_a_mapping_that_is_none(world: World) -> None:
+    world.apply(c.SetGlobalParameter("mqtt_port_to_vhost_mapping", "1883"))
+    assert connected(world).connection.login_part.mechanism == "PLAIN"
 
 
 def test_other_versions(world: World) -> None:
