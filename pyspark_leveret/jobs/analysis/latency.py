@@ -61,13 +61,21 @@ def _cut(ranges: DataFrame) -> DataFrame:
     return ranges.filter("first <= last").withColumn("stretch", f.explode(numbers)).withColumns(within)
 
 
+def _order(event: tuple[Any, ...]) -> tuple[int, bool, int]:
+    """Returns the place of an event: by epoch and time, and acks after all deliveries. An acknowledged message is
+    delivered no more, but times are exact to some milliseconds only, and a fast ack may seem to come before its
+    delivery."""
+    epoch, ms, kind = event[:3]
+    return epoch or 0, kind == "acked", ms
+
+
 def measure(table: pa.Table, slot_s: int) -> pa.Table:
     """Returns the histogram of the events of one stretch of one queue's numbers."""
     import numpy as np
     import pyarrow as pa
 
     columns = {name: table.column(name).to_pylist() for name in ("epoch", "ms", "kind", "node", "first", "last")}
-    events = sorted(zip(*columns.values(), strict=True), key=lambda event: (event[0] or 0, event[1]))
+    events = sorted(zip(*columns.values(), strict=True), key=_order)
     low = min(columns["first"])
     times = _Times(max(columns["last"]) - low + 1)
     # All publishes first, whatever their times: a mirror's clock may be ahead of the master's.
