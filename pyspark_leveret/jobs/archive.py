@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from pyspark_leveret.jobs import lake
+from pyspark_leveret.jobs import lake, pages
+from pyspark_leveret.jobs.audit import width
 from pyspark_leveret.jobs.support import job_status
 from pyspark_leveret.jobs.support.common import access_of, follow, say, seconds
 from pyspark_leveret.jobs.support.hadoop_files import Files
@@ -34,6 +35,9 @@ examples:
                                      only merges small files
 """
 
+PAGE: Final = "_report.html"  # Spark reads no file whose name begins so.
+PAGE_DAYS: Final = 7
+LINES: Final = 20
 COMPACT_EVERY: Final = 60  # Batches of an archive without --once.
 
 
@@ -80,7 +84,7 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
             say("leveret pipeline archive: name queues with --subscribe or --pattern, or ask for --compact alone")
             return 64
         compact(spark, parsed.to, parsed.file_size << 20)
-        job_status.found("compacted", report=parsed.to)
+        job_status.found("compacted", report=write_page(spark, parsed.to))
         return 0
     if_stopped(GOES_ON, endless=not parsed.once)
     options = access_of(parsed)
@@ -96,6 +100,7 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
     say(f"{rows:,} messages were written to {parsed.to}" if rows else f"there was nothing new for {parsed.to}")
     if parsed.compact:
         compact(spark, parsed.to, parsed.file_size << 20)
+    job_status.found(f"{rows:,} messages were written to {parsed.to}", report=write_page(spark, parsed.to))
     return 0
 
 
@@ -127,6 +132,33 @@ def archive(
     writer = writer.option("checkpointLocation", checkpoint or f"{to}/_checkpoint")
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every_s:g} seconds")
     return writer.start()
+
+
+def write_page(spark: SparkSession, path: str) -> str:
+    """Writes the page of the last days of a lake in place of the one before, prints a line for each queue and day, and
+    returns the path of the page. A lake without messages gets none, and its own path is returned."""
+    from pyspark.sql import functions as f
+
+    path = path.rstrip("/")
+    files = Files(spark, path)
+    dates = lake.dates(files, path)[-PAGE_DAYS:]
+    if not dates:
+        return path
+    ms = f.unix_millis(lake.arrival())
+    rows = lake.read(spark, path).filter(f.col("date") >= dates[0])
+    measures = (f.count("*").alias("messages"), f.min("offset").alias("first"), f.max("offset").alias("last"),
+                f.min(ms).alias("begin_ms"), f.max(ms).alias("end_ms"))  # fmt: skip
+    found = rows.groupBy("queue", "date").agg(*measures).orderBy(f.desc("date"), "queue").collect()
+    days = [pages.Day(*row) for row in found]
+    times = [at for row in days for at in (row.begin_ms, row.end_ms) if at is not None]
+    width_ms = width(min(times, default=0), max(times, default=0))
+    slots = rows.filter(ms.isNotNull()).groupBy(f.floor(ms / width_ms).alias("slot")).count().collect()
+    for row in days[:LINES]:
+        say(f"{row.queue}, {row.day}: {row.messages:,} messages, offsets {row.first:,} to {row.last:,}")
+    files.delete(f"{path}/{PAGE}")
+    files.create(f"{path}/{PAGE}", pages.of_lake(path, days, [(row.slot, row["count"]) for row in slots], width_ms))
+    say(f"report: {path}/{PAGE}")
+    return f"{path}/{PAGE}"
 
 
 def compact(spark: SparkSession, path: str, file_bytes: int = lake.FILE_BYTES) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.metadata import rebalancing
 from leveret.metadata.rebalancing import THRESHOLD, Measure, NodeState, Plan, QueueState, Settings
 from pyspark_leveret.connect import PLANNING_PATIENCE_S, explained, new_client
-from pyspark_leveret.jobs import journal, rollup
+from pyspark_leveret.jobs import journal, pages, rollup
 from pyspark_leveret.jobs.analysis import latency
 from pyspark_leveret.jobs.support import job_status
 from pyspark_leveret.jobs.support.common import access_of, add_schedule, say
@@ -71,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_schedule(parser)
     parser.add_argument("--by", choices=tuple(STRATEGIES), required=True, help="what to balance")
     parser.add_argument("--plan", metavar="FILE", help="file for the plan (default: printed)")
+    parser.add_argument("--page", metavar="FILE", help="HTML file that shows the plan")
     parser.add_argument("--threshold", metavar="PART", type=_part, default=THRESHOLD,
                         help="leave out moves with less effect than this fraction of the mean (0.1)")  # fmt: skip
     parser.add_argument("--max-moves", metavar="N", type=_above_zero, default=MOVES_MAX, help="at most N moves (100)")
@@ -120,18 +121,29 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
     )
     for move in made.moves:
         say(f"{move.queue} in {move.vhost}: {move.source} → {move.target} ({move.why})")
+    for node, load, after in pages.loads(made):
+        say(f"{node}: {load:,} {made.unit}" + (f", then {after:,}" if after != load else ""))
     summary = f"{len(made.moves)} of {len(queues)} queues would move"
     say(summary)
-    job_status.found(summary, {"moves": len(made.moves), "queues": len(queues)}, report=parsed.plan or "")
+    figures_ = {"moves": len(made.moves), "queues": len(queues)}
+    job_status.found(summary, figures_, report=parsed.page or parsed.plan or "")
+    if parsed.page is not None:
+        _write(spark, parsed.page, pages.of_plan(made, len(queues)))
+        say(f"report: {parsed.page}")
     text = json.dumps(made.as_json(), indent=2, ensure_ascii=False) + "\n"
     if parsed.plan is None:
         print(text, end="")
         return 0
-    files = Files(spark, parsed.plan)
-    files.delete(parsed.plan)
-    files.create(parsed.plan, text)
+    _write(spark, parsed.plan, text)
     print(parsed.plan)
     return 0
+
+
+def _write(spark: SparkSession, path: str, text: str) -> None:
+    """Writes a file in place of the one before."""
+    files = Files(spark, path)
+    files.delete(path)
+    files.create(path, text)
 
 
 @dataclass(frozen=True)

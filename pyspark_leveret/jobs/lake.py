@@ -83,6 +83,12 @@ def read(spark: SparkSession, path: str) -> DataFrame:
     return rows.select(*COLUMNS, "date", "batch")
 
 
+def dates(files: Files, path: str) -> list[date]:
+    """Returns the days of which a lake has messages, in order."""
+    names = {day.rstrip("/").rpartition("/")[2].partition("=")[2] for day in _days(files, path)}
+    return sorted(date.fromisoformat(name) for name in names)
+
+
 def select(
     rows: DataFrame,
     queues: Sequence[str] = (),

@@ -164,11 +164,13 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
             print(f"{rows:,} messages" + (f", from {first:%F %T} to {last:%F %T} UTC" if first and last else ""))
             return 0
         if_stopped(GOES_ON)
+        began_at = time.monotonic()
         done = replay(spark, access_of(parsed), request, parsed.checkpoint, parsed.rate, again=parsed.again)
     except (BadRequest, lake.BadLake) as error:
         say(f"leveret pipeline replay: {error}")
         return 64
-    say(f"{done:,} messages were published")
+    took_s = time.monotonic() - began_at
+    say(f"{done:,} messages were published in {took_s:,.1f} s")
     job_status.found(f"{done:,} messages were published", {"messages": done})
     return 0
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_leveret.jobs import journal, report, rollup
 from pyspark_leveret.jobs.analysis import journal_facts, latency
 from pyspark_leveret.jobs.support import job_status
-from pyspark_leveret.jobs.support.charts import STYLE, Line, Mark, chart
+from pyspark_leveret.jobs.support.charts import Line, Mark, chart
 from pyspark_leveret.jobs.support.common import access_of, add_schedule, say
 from pyspark_leveret.jobs.support.hadoop_files import Files
 
@@ -296,11 +296,7 @@ def page(found: Replication) -> str:
         here = [row for row in marked if row.id is None or row.id == id]
         parts.append(f"<h2>{escape(queue)} <span class='dim'>in {escape(vhost)}</span></h2>")
         parts.append(_section(mine, here, found))
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Leveret replication</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{STYLE}{report.PAGE_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
-    )
+    return report.document("Leveret replication", parts)
 
 
 def _section(rows: Sequence[Row], happened: Sequence[Row], found: Replication) -> str:

@@ -1,4 +1,5 @@
-"""Shows the result of an audit: lines for a terminal, and one HTML file without external parts."""
+"""Shows the result of an audit: lines for a terminal, and one HTML file without external parts. Other jobs make their
+pages with its parts."""
 
 from __future__ import annotations
 
@@ -127,8 +128,13 @@ def page(found: Audit) -> str:
         "<h2>Channels</h2>",
         _channels(found),
     ]
+    return document("Leveret audit", parts)
+
+
+def document(title: str, parts: Iterable[str]) -> str:
+    """Returns an HTML file with these parts, in the style of all reports."""
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Leveret audit</title>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{STYLE}{PAGE_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
     )

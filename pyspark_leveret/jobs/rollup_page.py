@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pyspark_leveret.jobs import report
-from pyspark_leveret.jobs.support.charts import STYLE, Line, Mark, chart
+from pyspark_leveret.jobs.support.charts import Line, Mark, chart
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -64,11 +64,7 @@ def _html(minutes: list[Row], queues: list[Row]) -> str:
                 [(row.vhost, row.queue, *(row[name] for name in shown), _whole(row.ack)) for row in queues],
             ),
         ]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Leveret figures</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{STYLE}{report.PAGE_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
-    )
+    return report.document("Leveret figures", parts)
 
 
 def _whole(value: float | None) -> int | None:

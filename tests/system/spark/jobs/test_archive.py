@@ -71,6 +71,8 @@ def test_queues_are_archived_once(
     assert numbers(spark, tmp_path) == [*range(30), *range(100, 120)]
     assert data_channel.queue_declare(classic, passive=True).method.message_count == 0
     assert len(list(tmp_path.glob("queue=0815/date=*/batch=compacted-*"))) == 1
+    page = Path(archive.write_page(spark, str(tmp_path)))
+    assert page == tmp_path / archive.PAGE and "50 messages of 2 queues" in page.read_text()
     queues = lake.read(spark, str(tmp_path)).select("queue").distinct().collect()
     assert {row.queue for row in queues} == {stream, classic}
 
@@ -194,6 +196,13 @@ def test_the_last_batch_of_each_query_is_left_alone(tmp_path: Path) -> None:
     assert [one.name.removeprefix("batch=") for one in plan.folders] == [
         lake.batch_name(ONE, 0), lake.batch_name(ONE, 1), lake.batch_name(OTHER, 7), "compacted-1",
     ]  # fmt: skip
+
+
+def test_the_days_of_a_lake(tmp_path: Path) -> None:
+    for folder in ("queue=q/date=2026-11-16/batch=1", "queue=p/date=2026-11-02/batch=1", f"{DAY}/batch=2", "_x/date=1"):
+        put(tmp_path, folder, 1)
+    assert [str(day) for day in lake.dates(Local(), str(tmp_path))] == ["2026-11-02", "2026-11-15", "2026-11-16"]
+    assert lake.dates(Local(), str(tmp_path / "none")) == []
 
 
 def test_two_that_compact_do_not_replace_the_same(tmp_path: Path) -> None:

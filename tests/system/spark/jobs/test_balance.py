@@ -171,13 +171,15 @@ def test_the_command_writes_a_plan(
     common.add_access(parser)
     file = tmp_path / "plan.json"
     words = ["--by", "messages", "--servers", f"127.0.0.1:{data_broker.management_port}", "--node", "other@localhost"]
-    assert balance.run(spark, parser.parse_args([*words, "--threshold", "0", "--plan", str(file)])) == 0
+    words += ["--threshold", "0", "--plan", str(file), "--page", str(tmp_path / "plan.html")]
+    assert balance.run(spark, parser.parse_args(words)) == 0
     made = json.loads(file.read_text())
     assert (made["version"], made["strategy"]) == (1, "messages")
     assert set(made["before"]) == {"leveret@localhost", "other@localhost"} == set(made["after"])
     assert made["before"]["leveret@localhost"] >= 1
     assert {tuple(one) for one in made["moves"]} <= {("vhost", "queue", "from", "to", "why")}
     assert str(file) in capsys.readouterr().out
+    assert f"{len(made['moves'])} of " in (tmp_path / "plan.html").read_text()
 
 
 @pytest.mark.parametrize("words", [["--by", "luck"], ["--by", "messages", "--threshold", "-1"], []])
