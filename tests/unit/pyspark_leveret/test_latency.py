@@ -12,8 +12,8 @@ Event = tuple[int, int, str, int, int]  # epoch, ms, kind, first, last
 def measured(*events: Event) -> list[tuple[str, int, int]]:
     """Returns kind, milliseconds and count."""
     columns = dict(zip(("epoch", "ms", "kind", "first", "last"), map(list, zip(*events, strict=True)), strict=True))
-    fixed = {"vhost": ["/"], "queue": ["q"], "id": [7], "node": ["one"]}
-    table = pa.table({**{name: value * len(events) for name, value in fixed.items()}, **columns})
+    fixed = {"vhost": "/", "queue": "q", "id": 7, "node": "one"}
+    table = pa.table({**{name: [value] * len(events) for name, value in fixed.items()}, **columns})
     found = measure(table, 60).to_pydict()
     return sorted(zip(found["kind"], found["ms"], found["count"], strict=True))
 
