@@ -61,7 +61,8 @@ class NodeCounters:
 
     __slots__ = (
         "channels_closed", "channels_opened", "connections_closed", "connections_opened", "logins", "logins_refused",
-        "published", "queues_created", "queues_declared", "queues_deleted", "unroutable",
+        "mqtt_logins", "mqtt_logins_refused", "published", "queues_created", "queues_declared", "queues_deleted",
+        "unroutable",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -69,3 +70,4 @@ class NodeCounters:
         self.connections_opened = self.connections_closed = self.channels_opened = self.channels_closed = 0
         self.queues_declared = self.queues_created = self.queues_deleted = 0
         self.logins = self.logins_refused = 0  # Over AMQP; the HTTP port counts its own.
+        self.mqtt_logins = self.mqtt_logins_refused = 0

@@ -273,6 +273,13 @@ class Settings:
     log_rotation: Rotation = field(default_factory=Rotation)
     log_levels: Mapping[str, str] = field(default_factory=lambda: log_levels({}))  # one for each category
 
+    @property
+    def has_mqtt(self) -> bool:
+        """Whether MQTT clients can connect."""
+        return bool(
+            self.mqtt_listeners or self.mqtt_tls_listeners or self.web_mqtt_listeners or self.web_mqtt_tls_listeners
+        )
+
     def memory_limit_bytes(self, total_bytes: int) -> int:
         """Returns the used memory above which publishers are blocked, on a machine with `total_bytes`."""
         return _limit(

@@ -95,7 +95,7 @@ class MqttLogin:
         connection, limits = self.connection, self.connection.limits
         broker, host = connection.broker, connection.peer.host
         vhost, user, password = self._credentials(connect)
-        broker.totals.logins += 1
+        broker.totals.mqtt_logins += 1
         reason = None
         if broker.logins.is_barred(host, user, broker.now_ms):
             reason = f"user '{user}' - too many failed logins from {host}"
@@ -106,7 +106,7 @@ class MqttLogin:
         if reason is None:
             connection.user = user
             return vhost
-        broker.totals.logins_refused += 1
+        broker.totals.mqtt_logins_refused += 1
         text = f"MQTT login failed for {connection.describe()}: {reason}"
         broker.node.note("connection", "error", visible(text))
         fault = MqttError(Reason.BAD_USER_NAME_OR_PASSWORD, "")  # The client never learns whether the user exists.

@@ -34,7 +34,7 @@ class OperationHandlers(Handlers):
     def __init__(self, management: Management) -> None:
         super().__init__(management)
         self.rebalancing: asyncio.Task[None] | None = None
-        self.cleared = (0, 0)  # Logins over AMQP, tried and refused, when somebody last cleared their counts.
+        self.cleared = dict.fromkeys(("amqp091", "mqtt"), (0, 0))  # The logins when somebody last cleared their counts.
 
     def add_to(self, router: Router) -> None:
         router.add("DELETE", "/api/connections/{connection}", self.close_connection)
@@ -160,24 +160,33 @@ class OperationHandlers(Handlers):
         self._check_here(request)
         counts = self.management.gate.attempts
         over_http = {"protocol": "http", "auth_attempts": sum(counts.values()), **counts}
-        tried, bad = (now - then for now, then in zip(self._amqp_logins(), self.cleared, strict=True))
-        over_amqp = {
-            "protocol": "amqp091",
-            "auth_attempts": tried,
-            "auth_attempts_failed": bad,
-            "auth_attempts_succeeded": tried - bad,
-        }
-        return json_response([over_http, *([over_amqp] if tried else [])])
+        found = [over_http]
+        for protocol, now in self._logins().items():
+            tried, bad = (count - before for count, before in zip(now, self.cleared[protocol], strict=True))
+            if tried:
+                found.append(
+                    {
+                        "protocol": protocol,
+                        "auth_attempts": tried,
+                        "auth_attempts_failed": bad,
+                        "auth_attempts_succeeded": tried - bad,
+                    }
+                )
+        return json_response(found)
 
-    def _amqp_logins(self) -> tuple[int, int]:
+    def _logins(self) -> dict[str, tuple[int, int]]:
         """Tried, and refused, since the start; Prometheus has those, and they never go back."""
-        return self.node.broker.totals.logins, self.node.broker.totals.logins_refused
+        totals = self.node.broker.totals
+        return {
+            "amqp091": (totals.logins, totals.logins_refused),
+            "mqtt": (totals.mqtt_logins, totals.mqtt_logins_refused),
+        }
 
     async def clear_attempts(self, request: Request) -> Response:
         self._check_here(request)
         self.rights.check_administrator(request)
         self.management.gate.attempts.update(dict.fromkeys(self.management.gate.attempts, 0))
-        self.cleared = self._amqp_logins()
+        self.cleared = self._logins()
         return done()
 
     async def attempts_by_source(self, request: Request) -> Response:

@@ -36,6 +36,11 @@ UNTYPED: Final = "untyped"
 HISTOGRAM: Final = "histogram"
 TYPES: Final = ("classic", "quorum", "stream")
 PROTOCOL: Final = 'protocol="amqp091"'
+MQTT_PROTOCOLS: Final = {  # By what a connection calls its protocol.
+    "MQTT 3.1": 'protocol="mqtt310"',
+    "MQTT 3.1.1": 'protocol="mqtt311"',
+    "MQTT 5.0": 'protocol="mqtt50"',
+}
 QUEUE_BYTES: Final = 2_000
 
 Number = int | float
@@ -422,14 +427,16 @@ def channel_totals(control: Control) -> list[Figure]:
 
 def _logins(control: Control, http: tuple[int, int]) -> list[Figure]:
     totals = control.node.broker.totals
-    both = (("http", *http), ("amqp091", totals.logins, totals.logins_refused))
+    counts = [("http", *http), ("amqp091", totals.logins, totals.logins_refused)]
+    if control.server.settings.has_mqtt:
+        counts.append(("mqtt", totals.mqtt_logins, totals.mqtt_logins_refused))
     found = {
-        "auth_attempts_total": ("Total number of authorization attempts", [(name, all_) for name, all_, _ in both]),
+        "auth_attempts_total": ("Total number of authorization attempts", [(name, all_) for name, all_, _ in counts]),
         "auth_attempts_succeeded_total": (
-            "Total number of successful authentication attempts", [(name, all_ - bad) for name, all_, bad in both],
+            "Total number of successful authentication attempts", [(name, all_ - bad) for name, all_, bad in counts],
         ),
         "auth_attempts_failed_total": (
-            "Total number of failed authentication attempts", [(name, bad) for name, _, bad in both],
+            "Total number of failed authentication attempts", [(name, bad) for name, _, bad in counts],
         ),
     }  # fmt: skip
     return [

@@ -26,6 +26,7 @@ from leveret.metadata.rules.global_parameters import CLUSTER_ID
 from leveret.node.admin.statistics.peer_stats import mirror_figures
 from leveret.node.system.time_slices import TimeSlices
 from leveret.sessions.amqp.handshake import COMPATIBLE_VERSION
+from leveret.sessions.mqtt.connection import Connection as MqttConnection
 
 if TYPE_CHECKING:
     from leveret.management.app import Management
@@ -246,13 +247,31 @@ class MetricHandlers(Handlers):
             ("queues", "Queues available", led),
         )
         found = [m.Figure(name, m.GAUGE, text, "", [m.Sample("", value)]) for name, text, value in both]
-        for name, text, value in (
-            ("global_publishers", "Publishers currently connected", publishers),
-            ("global_consumers", "Consumers currently connected", consumers),
+        over_mqtt = await self._mqtt_clients()
+        for name, text, value, at in (
+            ("global_publishers", "Publishers currently connected", publishers, 0),
+            ("global_consumers", "Consumers currently connected", consumers, 1),
         ):
-            found.append(m.Figure(name, m.GAUGE, text, "", [m.Sample(m.PROTOCOL, value)]))
+            samples = [m.Sample(labels, counts[at]) for labels, counts in over_mqtt.items()]
+            found.append(m.Figure(name, m.GAUGE, text, "", [m.Sample(m.PROTOCOL, value), *samples]))
         found += m.mirror_figures(await mirror_figures(self.control))
         return list(self._figures(PREFIX, [*found, *self._identity(endpoint)]))
+
+    async def _mqtt_clients(self) -> dict[str, list[int]]:
+        """Return how many MQTT clients have published, and how many are subscribed to something, by protocol. As with
+        RabbitMQ, a client is one consumer, whatever its subscriptions."""
+        if not self.node.settings.has_mqtt:
+            return {}
+        slices = TimeSlices()
+        found = {labels: [0, 0] for labels in m.MQTT_PROTOCOLS.values()}
+        for one in list(self.node.broker.connections):
+            if isinstance(one, MqttConnection):
+                counts = found[m.MQTT_PROTOCOLS[one.protocol]]
+                counts[0] += one.has_published
+                counts[1] += bool(one.subscriptions.options)
+            if slices.is_over():
+                await slices.rest()
+        return found
 
     def _identity(self, endpoint: str) -> list[m.Figure]:
         """Return the series that dashboards join all others with. Newer dashboards tell answers apart by `endpoint`."""
