@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark_leveret.jobs import journal, lake, rollup_page
 from pyspark_leveret.jobs.analysis import journal_facts, latency
 from pyspark_leveret.jobs.support import job_status
-from pyspark_leveret.jobs.support.common import access_of, follow, say, seconds
+from pyspark_leveret.jobs.support.common import access_of, adapt, follow, say, seconds
 from pyspark_leveret.jobs.support.hadoop_files import Files
 from pyspark_leveret.jobs.support.signals import GOES_ON, if_stopped
 
@@ -100,6 +100,7 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
         job_status.found(f"to {out}", report=out)
         if_stopped(GOES_ON, endless=is_continuous)
         every = parsed.every or MINUTE_S if is_continuous else None
+        say("reading the journals")
         query = follow_journals(spark, access_of(parsed), out, every, parsed.lookback)
         follow(query)
     if is_continuous or not Files(spark, out).exists(f"{out}/{PAGE}"):
@@ -244,6 +245,7 @@ def take_in(events: DataFrame, out: str, batch: str, lookback_s: int) -> None:
     """Writes the events of a batch, and computes their hours again."""
     from pyspark.sql import functions as f
 
+    adapt(events)
     spark, store = events.sparkSession, f"{out}/_events"
     names = [name.split()[0] for name in _EVENTS.split(", ")]
     kept = events.filter(f.col("kind").isin(*COUNTED) | f.expr(_OF_NODES)).select(*names)
@@ -254,12 +256,15 @@ def take_in(events: DataFrame, out: str, batch: str, lookback_s: int) -> None:
     if not changed:
         return
     newest = max(hours)
-    if not kept.filter("queue = '' and kind = 'started'").isEmpty():  # The end of its last run may be long ago.
+    # From the files: the journals would be read once more.
+    written = spark.read.schema(_EVENTS).parquet(*(f"{hours[hour]}/batch={batch}" for hour in changed))
+    if not written.filter("queue = '' and kind = 'started'").isEmpty():  # The end of its last run may be long ago.
         stored = spark.read.schema(_EVENTS).option("basePath", store).parquet(*hours.values())
         ends = cut_short(stored).select(f.floor(f.unix_seconds("minute") / HOUR_S) * HOUR_S).distinct().collect()
         changed = sorted({*changed, *(row[0] for row in ends if row[0] in hours)})
     useful = [hour for hour in changed if hour > newest - KEEP_S]
     if useful:
+        say(f"new events are stored; computing the figures of {len(useful)} hour{'s' if len(useful) > 1 else ''}")
         needed = [folder for hour, folder in hours.items() if hour + HOUR_S > min(useful) - lookback_s]
         # Spark reads folders of several hours as one table only with its base path.
         stored = spark.read.schema(_EVENTS).option("basePath", store).parquet(*needed).select(*names)

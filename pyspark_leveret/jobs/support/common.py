@@ -19,7 +19,7 @@ from pyspark_leveret.options import ACCESS, BadOption
 from pyspark_leveret.schema import BadSchema
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 PASSWORD_VARIABLE: Final = "LEVERET_PASSWORD"
@@ -128,6 +128,12 @@ def session(name: str, master: str | None = None, settings: list[str] | tuple[st
     if made.conf.get(LOG_LEVEL, None) is None:
         made.sparkContext.setLogLevel("FATAL")
     return made
+
+
+def adapt(rows: DataFrame) -> None:
+    """Lets Spark size the tasks of queries within `foreachBatch` by their data. It does so for all queries but those in
+    the session of a stream, where each shuffle is 200 tasks, of which a small batch leaves most empty."""
+    rows.sparkSession.conf.set("spark.sql.adaptive.enabled", "true")
 
 
 def reason(error: Exception) -> str | None:
