@@ -33,6 +33,7 @@ from leveret.broker.login import Login
 from leveret.broker.login_attempts import LoginAttempts
 from leveret.broker.mirrors.detachment import Detachment
 from leveret.broker.mirrors.manager import MirrorManager
+from leveret.broker.mqtt_totals import MqttTotals
 from leveret.broker.policy_refresh import PolicyRefresh
 from leveret.broker.queue.features import Features
 from leveret.broker.queue.hold import release
@@ -163,6 +164,7 @@ class Broker:
         self.retained = RetainedMessages(self)
         self.outboxes = Outboxes(self)
         self.client_ids = ClientIds(self)
+        self.mqtt_totals = MqttTotals(self)
         self.member_changes: MemberChanges | None = None
         self.run = ""  # The name of this run of the node.
         self.waiting_for_load: dict[LocalQueue, list[Callable[[], None]]] = {}

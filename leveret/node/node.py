@@ -778,6 +778,7 @@ def _mqtt_limits(settings: Settings) -> MqttLimits:
         cert_login=settings.mqtt_cert_login,
         session_expiry_max_s=NEVER_S if ttl_ms is None else ttl_ms // 1_000,
         server_keep_alive_s=settings.mqtt_server_keepalive_s,
+        sys_interval_s=settings.mqtt_sys_interval_s,
         durable_queue_type=settings.mqtt_durable_queue_type,
         packet_max_unauthenticated=settings.mqtt_packet_max_unauthenticated,
         packet_max=settings.mqtt_packet_max,

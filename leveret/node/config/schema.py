@@ -512,6 +512,7 @@ USED: dict[str, Used] = {
     # RabbitMQ 4's name for it.
     "mqtt.max_session_expiry_interval_seconds": Used(or_infinity(seconds_as_ms(1_000, 10 * 365 * 86_400_000))),
     "mqtt.server_keepalive": Used(whole(0, 65_535, "a number of seconds"), "mqtt_server_keepalive_s"),
+    "mqtt.sys_interval": Used(whole(0, 65_535, "a number of seconds"), "mqtt_sys_interval_s"),
     "mqtt.durable_queue_type": Used(one_of("classic", "quorum"), "mqtt_durable_queue_type"),
     "mqtt.login_timeout": Used(milliseconds(1, 3_600_000), "mqtt_login_timeout_ms"),
     "mqtt.max_packet_size_unauthenticated": Used(size(1024, 256 * MIB), "mqtt_packet_max_unauthenticated"),

@@ -222,6 +222,7 @@ class Settings:
     mqtt_cert_login: bool = False
     mqtt_subscription_ttl_ms: int | None = 86_400_000  # how long a session lasts without its client, at most
     mqtt_server_keepalive_s: int = 0  # that clients of MQTT 5.0 are told to use; 0: their own
+    mqtt_sys_interval_s: int = 10  # of the topics below $SYS; 0: there are none
     mqtt_durable_queue_type: Literal["classic", "quorum"] = "classic"
     mqtt_login_timeout_ms: int = 10_000
     mqtt_packet_max_unauthenticated: int = 64 * KIB

@@ -23,6 +23,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from leveret.base.visible_text import visible
+from leveret.broker.mqtt_totals import Counts
 from leveret.protocol.mqtt import properties as p
 from leveret.protocol.mqtt.decoder import UnsupportedVersion, decode, names_v5, packet_end
 from leveret.protocol.mqtt.encoder import encode
@@ -181,6 +182,15 @@ class Connection:
     def was_asked_to_close(self) -> bool:
         """False: a client that sends DISCONNECT waits for no answer, so the socket is closed at once."""
         return False
+
+    def counts(self) -> Counts:
+        if self.session is None:
+            return Counts(0, 0, self.received_bytes, self.output.sent_bytes)
+        sent = self.session.delivery_tag - self.deliveries.dropped
+        return Counts(self.session.traffic.published, sent, self.received_bytes, self.output.sent_bytes)
+
+    def subscription_count(self) -> int:
+        return len(self.subscriptions.options)
 
     def describe(self) -> str:
         return f"{self.peer} ({self.client_id})" if self.client_id else str(self.peer)
@@ -408,6 +418,7 @@ class Connection:
     def on_running(self) -> None:
         """CONNACK is sent."""
         self._become(Life.RUNNING)
+        self.broker.mqtt_totals.enter(self)
         if self.on_entered is not None:
             self.on_entered()
 
@@ -445,6 +456,7 @@ class Connection:
         self.later.clear()
         self.publisher.forget()
         self.subscriptions.forget()
+        self.broker.mqtt_totals.leave(self)
         if self.session is not None:
             self.session.close()
         self.login_part.leave(publish_will, expiry_s)
@@ -474,6 +486,8 @@ class Connection:
             if not self.closed:
                 action()
         self.login_part.on_tick(now_ms)
+        if self.subscriptions.system is not None and self.life is Life.RUNNING:
+            self.subscriptions.system.on_tick()
         if self.received_since_tick or self.held or not listening:
             self.received_ms, self.received_since_tick = now_ms, False
         else:

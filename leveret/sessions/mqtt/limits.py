@@ -23,6 +23,7 @@ class MqttLimits:
     cert_login: bool = False
     session_expiry_max_s: int = 86_400
     server_keep_alive_s: int = 0  # For clients of MQTT 5.0; 0: their own.
+    sys_interval_s: int = 10  # Of the topics below `$SYS`; 0: there are none.
     durable_queue_type: str = "classic"
     packet_max_unauthenticated: int = 65_536
     packet_max: int = 16_777_216

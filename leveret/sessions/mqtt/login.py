@@ -194,6 +194,8 @@ class MqttLogin:
         will, connection, limits = connect.will, self.connection, self.connection.limits
         if will is None:
             return None
+        if will.topic.startswith(("$share/", "$SYS/")):
+            raise MqttError(Reason.TOPIC_NAME_INVALID, "clients do not publish to $share and $SYS")
         broker, vhost, login = connection.broker, connection.vhost, self.login
         assert vhost is not None and login is not None
         key = key_of(will.topic)

@@ -34,6 +34,7 @@ from leveret.sessions.mqtt.limits import NEVER_S
 from leveret.sessions.mqtt.login import QUEUE_PREFIX, reason_of
 from leveret.sessions.mqtt.retained_handover import RetainedHandover
 from leveret.sessions.mqtt.routing_keys import pattern_of
+from leveret.sessions.mqtt.system_topics import SYSTEM, SystemFeed
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
@@ -75,7 +76,7 @@ class Countdown:
 class Subscriptions:
     """The subscribing side of a connection."""
 
-    __slots__ = ("connection", "declared", "handovers", "index", "is_kept", "options")
+    __slots__ = ("connection", "declared", "handovers", "index", "is_kept", "options", "system")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -83,6 +84,7 @@ class Subscriptions:
         self.index: FilterIndex[None, Subscription] = FilterIndex()  # Those that are not shared.
         self.is_kept = False  # The session outlives the connection.
         self.declared: set[str] = set()  # Names of queues.
+        self.system: SystemFeed | None = None  # While there is a subscription to a topic below `$SYS`.
         self.handovers: dict[str, RetainedHandover] = {}  # By filter: under way.
 
     # -- Names ---------------------------------------------------------------------------------------------------
@@ -149,11 +151,15 @@ class Subscriptions:
         self.options[topic_filter] = options
         if not parse_shared(topic_filter).group:
             self.index.put(topic_filter, None, options)
+            if topic_filter.startswith(SYSTEM) and self.system is None and self.connection.limits.sys_interval_s:
+                self.system = SystemFeed(self.connection)
 
     def drop(self, topic_filter: str) -> None:
         self.stop_retained(topic_filter)
         self.options.pop(topic_filter, None)
         self.index.remove(topic_filter, None)
+        if self.system is not None and not any(one.startswith(SYSTEM) for one in self.options):
+            self.system = None
 
     # -- Queues and consumers ------------------------------------------------------------------------------------
 
@@ -286,6 +292,8 @@ class Subscriptions:
         self.stop_retained(topic_filter)
         handover = self.handovers[topic_filter] = RetainedHandover(self.connection, topic_filter)
         handover.begin()
+        if self.system is not None and topic_filter.startswith(SYSTEM):
+            self.system.send_all(topic_filter)
 
     def stop_retained(self, topic_filter: str) -> None:
         handover = self.handovers.get(topic_filter)
