@@ -201,6 +201,7 @@ def audit(spark: SparkSession, options: Mapping[str, str], rules: Rules | None =
     journals = journal_facts.find_journals(access)
     if journals.silent:
         say(f"not readable, since their nodes do not run: the journals of {', '.join(journals.silent)}")
+    read_ledgers(spark, rules, journals.cluster)  # What is no ledger, or another cluster's, is refused at once.
     step(1, "reading the journals")
     first = _events(spark, options, rules, {"subscribe": ",".join(journals.names)})
     before = journal_facts.kept(first)
@@ -238,6 +239,7 @@ def examine(
     from pyspark.sql import functions as f
 
     now_ms = int(time.time() * 1000)
+    published, consumed = read_ledgers(spark, rules, cluster)
     step(4, "gathering what was published, confirmed and acknowledged")
     kept = journal_facts.kept(events)
     events = journal_facts.with_stays(events, kept.has_moves)
@@ -251,7 +253,12 @@ def examine(
     shape = publishers.Told.of(events)
     sent = kept_apart(publishers.publishes(events, shape))
     is_whole = not silent and not kept.left_out and not kept.jumped
-    books = _Books.read(spark, rules, cluster, events, shape, sent, kept.horizon_ms, is_whole)
+    books = _Books(rules, sent, events, shape, kept.horizon_ms, is_whole, published, consumed)
+    if published is not None:
+        # A ledger that says that it is of this cluster needs no other sign of that.
+        is_named = cluster is not None and published.filter("cluster is null").isEmpty()
+        books.known = kept_apart(ledgers.mapped(published, sent, "client"))
+        books.is_foreign = not is_named and ledgers.is_foreign(published, events)
     told = books.told(told)
     noted = kept_apart(books.found(publishers.unmatched(events, kept.horizon_ms, shape)))
     step(5, "laying all that is known of each message upon each other")
@@ -308,24 +315,6 @@ class _Books:
     known: DataFrame | None = None
     is_foreign: bool = False
 
-    @classmethod
-    def read(
-        cls, spark: SparkSession, rules: Rules, cluster: str | None, events: DataFrame, shape: publishers.Told,
-        sent: DataFrame, horizon_ms: int, is_whole: bool,
-    ) -> _Books:  # fmt: skip
-        """Reads the ledgers. Raises LeveretError."""
-        books = cls(rules, sent, events, shape, horizon_ms, is_whole)
-        if rules.consumed is not None:
-            books.consumed = _of_cluster(rules.consumed, ledgers.read(spark, rules.consumed, "received_at"), cluster)
-        if rules.published is not None:
-            ledger = ledgers.read(spark, rules.published, "confirmed_at")
-            books.published = _of_cluster(rules.published, ledger, cluster)
-            books.known = kept_apart(ledgers.mapped(books.published, sent, "client"))
-            # A ledger that says that it is of this cluster needs no other sign of that.
-            is_named = cluster is not None and books.published.filter("cluster is null").isEmpty()
-            books.is_foreign = not is_named and ledgers.is_foreign(books.published, events)
-        return books
-
     def told(self, told: DataFrame) -> DataFrame:
         """Returns all ranges including those of the ledgers."""
         if self.published is None or self.known is None:
@@ -361,6 +350,17 @@ class _Books:
         for one in parts[1:]:
             found = found.unionByName(one)
         return found
+
+
+def read_ledgers(
+    spark: SparkSession, rules: Rules, cluster: str | None
+) -> tuple[DataFrame | None, DataFrame | None]:
+    """Returns the ledgers of publishers and of consumers, None for those that are not given. Raises LeveretError."""
+
+    def read(path: str | None, at: str) -> DataFrame | None:
+        return None if path is None else _of_cluster(path, ledgers.read(spark, path, at), cluster)
+
+    return read(rules.published, "confirmed_at"), read(rules.consumed, "received_at")
 
 
 def _of_cluster(path: str, ledger: DataFrame, cluster: str | None) -> DataFrame:

@@ -50,11 +50,22 @@ def old_routed(queue: str, id: int, who: str, token: int, count: int) -> list[An
     return ["routed", "/", queue, 0, 0, count, who, detail]
 
 
+# For a few rows, most of the time goes into code that Spark makes, and into jobs that it plans one by one.
+PLAIN = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+
+
 @pytest.fixture(scope="module")
 def uncompiled(spark: Any) -> Iterator[Any]:
-    spark.conf.set("spark.sql.codegen.wholeStage", "false")
+    before = {name: spark.conf.get(name) for name in PLAIN}
+    for name, value in PLAIN.items():
+        spark.conf.set(name, value)
     yield spark
-    spark.conf.unset("spark.sql.codegen.wholeStage")
+    for name, value in before.items():
+        spark.conf.set(name, value)
 
 
 def rolled_back(story: Story, queue: str, id: int, first: str = HIM, second: str = OTHER) -> None:
