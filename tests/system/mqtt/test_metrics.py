@@ -19,6 +19,7 @@ from tests.system.mqtt.paho_client import Paho
 
 CONFIG = """
 mqtt.listeners.tcp.1 = 127.0.0.1:0
+web_mqtt.tcp.listener = 127.0.0.1:0
 management.tcp.ip = 127.0.0.1
 management.tcp.port = 0
 prometheus.tcp.ip = 127.0.0.1
@@ -61,6 +62,8 @@ def test_clients_are_counted_by_protocol(mqtt: Server) -> None:
         "mqtt50": MQTTProtocolVersion.MQTTv5,
     }
     clients = {name: Paho(mqtt.mqtt_port, name, version) for name, version in versions.items()}
+    clients["over WebSocket"] = Paho(mqtt.web_mqtt_port, "web", transport="websockets")
+    clients["over WebSocket"].publish("a", b"x", 1)
     clients["mqtt310"].publish("a", b"x", 1)
     for topic in ("a", "b"):
         clients["mqtt50"].subscribe(topic, qos=1)
@@ -70,16 +73,16 @@ def test_clients_are_counted_by_protocol(mqtt: Server) -> None:
         stranger.sendall(encode(Connect(V311, "stranger", username="guest", password=b"wrong"), V311))
         assert stranger.recv(100) == b"\x20\x02\0\4"
     found = metrics(mqtt)
-    assert found["rabbitmq_connections"] == 3
-    for name, publishers, consumers in (("amqp091", 0, 0), ("mqtt310", 1, 0), ("mqtt311", 1, 1), ("mqtt50", 0, 1)):
+    assert found["rabbitmq_connections"] == 4
+    for name, publishers, consumers in (("amqp091", 0, 0), ("mqtt310", 1, 0), ("mqtt311", 1, 1), ("mqtt50", 1, 1)):
         assert found[f'rabbitmq_global_publishers{{protocol="{name}"}}'] == publishers
         assert found[f'rabbitmq_global_consumers{{protocol="{name}"}}'] == consumers
-    for name, count in (("total", 4), ("succeeded_total", 3), ("failed_total", 1)):
+    for name, count in (("total", 5), ("succeeded_total", 4), ("failed_total", 1)):
         assert found[f'rabbitmq_auth_attempts_{name}{{protocol="mqtt"}}'] == count
         assert found[f'rabbitmq_auth_attempts_{name}{{protocol="amqp091"}}'] == 0
     told = attempts(mqtt)
     assert "amqp091" not in told and told["mqtt"] == {
-        "protocol": "mqtt", "auth_attempts": 4, "auth_attempts_failed": 1, "auth_attempts_succeeded": 3,
+        "protocol": "mqtt", "auth_attempts": 5, "auth_attempts_failed": 1, "auth_attempts_succeeded": 4,
     }  # fmt: skip
     attempts(mqtt, "DELETE")
     assert "mqtt" not in attempts(mqtt)

@@ -23,6 +23,7 @@ from leveret.node.stats.queue_rows import head_timestamp, message_count, mirror_
 from leveret.node.stats.stats_history import counted, open_files
 from leveret.node.system.alarms import sockets_limit
 from leveret.node.system.loop_watch import BOUNDS_S
+from leveret.protocol.mqtt.packets import V5, V31, V311
 
 if TYPE_CHECKING:
     from leveret.broker.queue.local_queue import LocalQueue
@@ -36,11 +37,7 @@ UNTYPED: Final = "untyped"
 HISTOGRAM: Final = "histogram"
 TYPES: Final = ("classic", "quorum", "stream")
 PROTOCOL: Final = 'protocol="amqp091"'
-MQTT_PROTOCOLS: Final = {  # By what a connection calls its protocol.
-    "MQTT 3.1": 'protocol="mqtt310"',
-    "MQTT 3.1.1": 'protocol="mqtt311"',
-    "MQTT 5.0": 'protocol="mqtt50"',
-}
+MQTT_PROTOCOLS: Final = {V31: 'protocol="mqtt310"', V311: 'protocol="mqtt311"', V5: 'protocol="mqtt50"'}
 QUEUE_BYTES: Final = 2_000
 
 Number = int | float

@@ -266,7 +266,7 @@ class MetricHandlers(Handlers):
         found = {labels: [0, 0] for labels in m.MQTT_PROTOCOLS.values()}
         for one in list(self.node.broker.connections):
             if isinstance(one, MqttConnection):
-                counts = found[m.MQTT_PROTOCOLS[one.protocol]]
+                counts = found[m.MQTT_PROTOCOLS[one.version]]
                 counts[0] += one.has_published
                 counts[1] += bool(one.subscriptions.options)
             if slices.is_over():
