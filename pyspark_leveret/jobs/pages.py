@@ -51,9 +51,9 @@ def of_plan(plan: Plan, queues: int) -> str:
 
 def of_lake(path: str, days: Sequence[Day], arrivals: Sequence[tuple[int, int]], width_ms: int) -> str:
     """Draws a lake. `arrivals`: messages by slot of `width_ms`."""
-    total = sum(row.messages for row in days)
+    total, queues = sum(row.messages for row in days), len({row.queue for row in days})
     parts = [
-        f"<h1>{total:,} messages of {len({row.queue for row in days}):,} queues</h1>",
+        f"<h1>{total:,} messages of {queues:,} queue{'s' if queues != 1 else ''}</h1>",
         f'<p class="dim">In {escape(path)}, by day of arrival.</p>',
     ]
     if arrivals:

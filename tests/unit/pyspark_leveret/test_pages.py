@@ -25,4 +25,5 @@ def test_a_lake_shows_days_and_arrivals() -> None:
     assert "2,501 messages of 2 queues" in page and "/data/&lt;lake&gt;" in page and "<svg" in page
     assert '<td>orders</td><td>2026-11-15</td><td class="n">2,500</td><td class="n">1</td>' in page
     assert "00:00:01.000" in page
-    assert "<svg" not in pages.of_lake("/data/lake", days[1:], [], 1_000)
+    single = pages.of_lake("/data/lake", days[1:], [], 1_000)
+    assert "<svg" not in single and "1 messages of 1 queue<" in single
