@@ -56,6 +56,7 @@ MUTATIONS = (
         "Wills._publish",
         "origin = Origin(PRODUCER, will.number, through.get(queue.spec.id, 0))",
         "origin = Origin(b'will %d' % broker.now_ms, 1, 0)",
+        first=6,
     ),
     Mutation(
         "sessions of a lost node stay connected",
