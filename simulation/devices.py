@@ -22,7 +22,6 @@ What must hold, by what devices were told:
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from collections import Counter
@@ -34,9 +33,10 @@ from leveret.metadata.model.refusals import Refusal
 from leveret.metadata.mqtt.records import NEVER_S, RetainedMessage, Subscription, Will
 from leveret.protocol.frames import content
 from leveret.protocol.properties import Properties, encode
+from simulation import own_command
 from simulation.amqp.contents import number_of
-from simulation.plan import STEPS, Plan
-from simulation.world import SETTLE_S, START_S, Violation, World, quiet
+from simulation.plan import Plan
+from simulation.world import SETTLE_S, START_S, Violation, World
 
 if TYPE_CHECKING:
     from leveret.node.node import Node
@@ -385,36 +385,8 @@ def will_of(number: int, delay_s: int) -> Will:
 
 def run(plan: Plan, traced: bool = False) -> DevicesWorld:
     """Raises Violation, with the command that replays it."""
-    world = DevicesWorld(plan, traced)
-    try:
-        with quiet():
-            world.play()
-    except Violation as violation:
-        if traced:
-            print("\n".join(world.trace))
-        words = f"--seed {plan.seed} --nodes {plan.nodes} --steps {plan.steps}{' --mirrored' * plan.mirrored}"
-        raise Violation(f"{violation}\nreplay: python -m simulation.devices {words} --trace") from None
-    return world
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m simulation.devices")
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--count", type=int, default=1)
-    parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--mirrored", action="store_true")
-    parser.add_argument("--trace", action="store_true")
-    options = parser.parse_args()
-    for seed in range(options.seed, options.seed + options.count):
-        plan = Plan(seed, options.nodes, options.steps, mirrored=options.mirrored)
-        try:
-            print(f"seed {seed}: {run(plan, options.trace).summary()}", flush=True)
-        except Violation as violation:
-            print(f"seed {seed} failed: {violation}")
-            return 1
-    return 0
+    return own_command.play("devices", DevicesWorld, plan, traced)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(own_command.main("devices", DevicesWorld))

@@ -18,7 +18,6 @@ What must be true, by what readers were told and by nothing else:
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from collections.abc import Callable
@@ -28,9 +27,10 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.broker.queue.lease import LeaseView
 from leveret.broker.queue.leases import Leases, ack_lease, lease_views, open_lease, release_lease, take_lease
 from leveret.metadata.model.commands import SetPolicy
+from simulation import own_command
 from simulation.clients.client import Step
-from simulation.plan import STEPS, Plan
-from simulation.world import START_S, Violation, World, quiet
+from simulation.plan import Plan
+from simulation.world import START_S, Violation, World
 
 if TYPE_CHECKING:
     from leveret.broker.queue.local_queue import LocalQueue
@@ -352,36 +352,8 @@ def _pick(dice: random.Random, weighted: tuple[tuple[str, int], ...]) -> str:
 
 def run(plan: Plan, traced: bool = False) -> LeasedWorld:
     """Raises Violation, with the command that replays it."""
-    world = LeasedWorld(plan, traced)
-    try:
-        with quiet():
-            world.play()
-    except Violation as violation:
-        if traced:
-            print("\n".join(world.trace))
-        words = f"--seed {plan.seed} --nodes {plan.nodes} --steps {plan.steps}{' --mirrored' * plan.mirrored}"
-        raise Violation(f"{violation}\nreplay: python -m simulation.leased {words} --trace") from None
-    return world
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m simulation.leased")
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--count", type=int, default=1)
-    parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--mirrored", action="store_true")
-    parser.add_argument("--trace", action="store_true")
-    options = parser.parse_args()
-    for seed in range(options.seed, options.seed + options.count):
-        plan = Plan(seed, options.nodes, options.steps, mirrored=options.mirrored)
-        try:
-            print(f"seed {seed}: {run(plan, options.trace).summary()}", flush=True)
-        except Violation as violation:
-            print(f"seed {seed} failed: {violation}")
-            return 1
-    return 0
+    return own_command.play("leased", LeasedWorld, plan, traced)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(own_command.main("leased", LeasedWorld))
