@@ -544,7 +544,13 @@ class Publisher:
                 connection.end(Reason.SERVER_UNAVAILABLE, refusal.text)
                 return
             self.check_routes()
-            self._keep_and_send(packet, self._find_route(found.topic.encode()), content, number)
+            try:
+                route = self._find_route(found.topic.encode())
+            except Refused as refused:  # A permission was taken away, or the exchange deleted, in the meantime.
+                self.phases.pop(packet_id, None)
+                self.connection.end(Reason.NOT_AUTHORIZED, refused.refusal.text)
+                return
+            self._keep_and_send(packet, route, content, number)
 
         connection.change_session(SessionChange(received=((packet_id, 1, number),)), on_agreed)
 

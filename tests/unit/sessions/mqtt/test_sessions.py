@@ -8,6 +8,7 @@ from leveret.metadata.model import commands as c
 from leveret.metadata.model.records import Binding
 from leveret.protocol.mqtt import packets as k
 from leveret.protocol.mqtt import properties as p
+from leveret.protocol.mqtt.encoder import encode
 from leveret.protocol.mqtt.properties import Prop, Properties
 from leveret.protocol.mqtt.reason_codes import Reason
 from tests.support.machines import World
@@ -103,6 +104,16 @@ def test_qos_2_of_a_client_survives_its_connection(world: World) -> None:
     assert client.send(k.Ack(p.PUBREL, 5)) == [k.Ack(p.PUBCOMP, 5, Reason.PACKET_IDENTIFIER_NOT_FOUND)]
     assert client.publish("a", b"2", 2, 5) == [k.Ack(p.PUBREC, 5)]
     assert messages(subscriber.heard()) == [("a", b"1", 2), ("a", b"2", 2)]
+
+def test_a_permission_is_taken_away_while_a_qos_2_publish_is_agreed_on(world: World) -> None:
+    guest = world.metadata.users["guest"]
+    world.apply(c.PutUser("u", guest.password_hash, guest.hashing))
+    world.apply(c.SetPermissions("u", "/", ".*", ".*", ".*"))
+    client = connected(world, username="u", properties=LASTING)
+    client.connection.receive(encode(k.Publish("a", b"1", 2, packet_id=5), k.V5))
+    world.apply(c.SetPermissions("u", "/", ".*", "^$", ".*"))
+    (disconnect,) = client.heard()
+    assert isinstance(disconnect, k.Disconnect) and disconnect.reason == Reason.NOT_AUTHORIZED
 
 
 def test_qos_2_to_a_client_survives_its_connection(world: World) -> None:
