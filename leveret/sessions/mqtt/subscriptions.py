@@ -14,7 +14,8 @@ acknowledged, sent again and paced like all others. See `retained_handover`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.broker.client_ids.client_ids import SessionChange
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 EXPIRES_MS_MAX: Final = 10 * 365 * 86_400_000  # As for `x-expires`.
 FILTERS_MAX: Final = 10_000  # Of one client.
 
+Place = tuple[str, str]  # A binding of a session: the queue, and the pattern.
+
 
 class Granted(NamedTuple):
     """What the subscriptions that match a message say about it."""
@@ -76,13 +79,19 @@ class Countdown:
 class Subscriptions:
     """The subscribing side of a connection."""
 
-    __slots__ = ("connection", "declared", "handovers", "index", "is_kept", "options", "system")
+    __slots__ = (
+        "connection", "declared", "handovers", "index", "is_kept", "no_local", "options", "places", "system",
+        "system_filters",
+    )  # fmt: skip
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.options: dict[str, Subscription] = {}  # By filter, as the client wrote it.
         self.index: FilterIndex[None, Subscription] = FilterIndex()  # Those that are not shared.
         self.is_kept = False  # The session outlives the connection.
+        self.places: Counter[Place] = Counter()  # How many subscriptions need each binding.
+        self.no_local: set[str] = set()  # Filters that want none of the client's own messages.
+        self.system_filters: set[str] = set()  # Filters of topics below `$SYS`.
         self.declared: set[str] = set()  # Names of queues.
         self.system: SystemFeed | None = None  # While there is a subscription to a topic below `$SYS`.
         self.handovers: dict[str, RetainedHandover] = {}  # By filter: under way.
@@ -112,9 +121,14 @@ class Subscriptions:
             return QueueWanted(name, durable=True, arguments=kind)
         return QueueWanted(name, exclusive=True)
 
-    def binding(self, topic_filter: str, queue: str) -> BindingWanted:
-        pattern = pattern_of(parse_shared(topic_filter).filter)
-        return BindingWanted(self.connection.limits.exchange, "queue", queue, pattern)
+    def _place(self, topic_filter: str, options: Subscription) -> Place:
+        return self.queue_of(topic_filter, options), pattern_of(parse_shared(topic_filter).filter)
+
+    def binding(self, topic_filter: str, options: Subscription) -> BindingWanted:
+        return self._binding_at(self._place(topic_filter, options))
+
+    def _binding_at(self, place: Place) -> BindingWanted:
+        return BindingWanted(self.connection.limits.exchange, "queue", *place)
 
     # -- What a message is to its client -------------------------------------------------------------------------
 
@@ -144,22 +158,36 @@ class Subscriptions:
     def changed(self) -> None:
         connection = self.connection
         connection.deliveries.on_subscriptions()
-        wants_others = any(one.no_local for one in self.options.values())
-        connection.publisher.set_publisher(connection.client_id if wants_others else "")
+        connection.publisher.set_publisher(connection.client_id if self.no_local else "")
 
     def put(self, topic_filter: str, options: Subscription) -> None:
+        self._forget(topic_filter)
         self.options[topic_filter] = options
+        self.places[self._place(topic_filter, options)] += 1
+        if options.no_local:
+            self.no_local.add(topic_filter)
         if not parse_shared(topic_filter).group:
             self.index.put(topic_filter, None, options)
-            if topic_filter.startswith(SYSTEM) and self.system is None and self.connection.limits.sys_interval_s:
-                self.system = SystemFeed(self.connection)
+            if topic_filter.startswith(SYSTEM) and self.connection.limits.sys_interval_s:
+                self.system_filters.add(topic_filter)
+                self.system = self.system or SystemFeed(self.connection)
 
     def drop(self, topic_filter: str) -> None:
         self.stop_retained(topic_filter)
-        self.options.pop(topic_filter, None)
+        self._forget(topic_filter)
         self.index.remove(topic_filter, None)
-        if self.system is not None and not any(one.startswith(SYSTEM) for one in self.options):
+        if not self.system_filters:
             self.system = None
+
+    def _forget(self, topic_filter: str) -> None:
+        options = self.options.pop(topic_filter, None)
+        if options is not None:
+            place = self._place(topic_filter, options)
+            self.places[place] -= 1
+            if not self.places[place]:
+                del self.places[place]
+        self.no_local.discard(topic_filter)
+        self.system_filters.discard(topic_filter)
 
     # -- Queues and consumers ------------------------------------------------------------------------------------
 
@@ -233,16 +261,16 @@ class Subscriptions:
         for topic_filter, options in session.subscriptions.items():
             self.put(topic_filter, options)
         self.changed()
-        queues = {topic_filter: self.queue_of(topic_filter, one) for topic_filter, one in self.options.items()}
+        queues = [self.queue_of(topic_filter, one) for topic_filter, one in self.options.items()]
 
         def on_declared(refusal: Refusal | None) -> None:
             if refusal is not None or self.connection.closed:
                 then(refusal)
                 return
-            wanted = [self.binding(topic_filter, queue) for topic_filter, queue in queues.items()]
+            wanted = [self.binding(topic_filter, one) for topic_filter, one in self.options.items()]
             self._bind([one for one in wanted if not self.is_bound(one)], then)
 
-        self.declare(queues.values(), on_declared)
+        self.declare(queues, on_declared)
 
     def consume(self, then: Callable[[Refusal | None], None]) -> None:
         """Have the messages of the session delivered."""
@@ -273,17 +301,21 @@ class Subscriptions:
         self.connection.hold()
         _Unsubscribing(self, packet).begin()
 
-    def unbind(self, topic_filter: str, options: Subscription, then: Callable[[bool | Refusal], None]) -> None:
-        """Take away the binding of a subscription, unless another one of the same queue needs it: `*` is a level of a
+    def unbind(self, leaving: Mapping[str, Subscription], then: Callable[[Refusal | None], None]) -> None:
+        """Take away the bindings of subscriptions, unless another one of the same queue needs them: `*` is a level of a
         topic, and a wildcard in a binding."""
-        session, queue = self.connection.session, self.queue_of(topic_filter, options)
+        session = self.connection.session
         assert session is not None
-        wanted = self.binding(topic_filter, queue)
-        for other, its in self.options.items():
-            if other != topic_filter and self.queue_of(other, its) == queue and self.binding(other, queue) == wanted:
-                then(True)
-                return
-        session.topology.unbind(wanted, then)
+        places = {topic_filter: self._place(topic_filter, options) for topic_filter, options in leaving.items()}
+        own = Counter(
+            place
+            for topic_filter, place in places.items()
+            if topic_filter in self.options and self._place(topic_filter, self.options[topic_filter]) == place
+        )
+        unneeded = [place for place in dict.fromkeys(places.values()) if self.places[place] == own[place]]
+        countdown = Countdown(len(unneeded), then)
+        for place in unneeded:
+            session.topology.unbind(self._binding_at(place), countdown.tick)
 
     # -- Retained messages ---------------------------------------------------------------------------------------
 
@@ -314,6 +346,9 @@ class _Subscribing:
         self.connection = subscriptions.connection
         self.packet = packet
         self.reasons: list[int] = [one.qos for one in packet.subscriptions]
+        self.at: dict[str, list[int]] = {}  # Where each filter is among them.
+        for at, one in enumerate(packet.subscriptions):
+            self.at.setdefault(one.topic_filter, []).append(at)
         self.text = ""
         self.before: dict[str, Subscription | None] = {}  # What there was of each filter.
         self.wanted: dict[str, Subscription] = {}  # Filters that can be subscribed to.
@@ -350,22 +385,22 @@ class _Subscribing:
         self.reasons[at], self.text = reason, text
 
     def _refuse_all(self, refusal: Refusal) -> None:
-        for at, one in enumerate(self.packet.subscriptions):
-            if one.topic_filter in self.wanted:
-                self._refuse(at, reason_of(refusal), refusal.text)
-        self._undo(list(self.wanted))
+        for topic_filter in list(self.wanted):
+            self._refuse_filter(topic_filter, refusal)
+        self.subscriptions.changed()
         self._answer()
 
-    def _undo(self, filters: list[str]) -> None:
-        for topic_filter in filters:
-            self.wanted.pop(topic_filter, None)
-            if topic_filter in self.before:
-                before = self.before.pop(topic_filter)
-                if before is None:
-                    self.subscriptions.drop(topic_filter)
-                else:
-                    self.subscriptions.put(topic_filter, before)
-        self.subscriptions.changed()
+    def _refuse_filter(self, topic_filter: str, refusal: Refusal) -> None:
+        """Refuse a filter wherever the packet has it; what there was of it before is there again."""
+        for at in self.at[topic_filter]:
+            self._refuse(at, reason_of(refusal), refusal.text)
+        del self.wanted[topic_filter]
+        if topic_filter in self.before:
+            before = self.before.pop(topic_filter)
+            if before is None:
+                self.subscriptions.drop(topic_filter)
+            else:
+                self.subscriptions.put(topic_filter, before)
 
     def _on_declared(self, refusal: Refusal | None) -> None:
         if self.connection.closed:
@@ -390,7 +425,7 @@ class _Subscribing:
         assert session is not None
         countdown = Countdown(len(self.wanted), self._on_bound)
         for topic_filter, options in list(self.wanted.items()):
-            binding = parts.binding(topic_filter, parts.queue_of(topic_filter, options))
+            binding = parts.binding(topic_filter, options)
             if parts.is_bound(binding):
                 countdown.tick(True)
             else:
@@ -399,10 +434,7 @@ class _Subscribing:
     def _bound(self, topic_filter: str, countdown: Countdown) -> Callable[[bool | Refusal], None]:
         def on_bound(answer: bool | Refusal) -> None:
             if isinstance(answer, Refusal) and not self.connection.closed:
-                for at, one in enumerate(self.packet.subscriptions):
-                    if one.topic_filter == topic_filter:
-                        self._refuse(at, reason_of(answer), answer.text)
-                self._undo([topic_filter])
+                self._refuse_filter(topic_filter, answer)
             countdown.tick(True)
 
         return on_bound
@@ -412,14 +444,13 @@ class _Subscribing:
         if self.connection.closed:
             return
         parts = self.subscriptions
+        parts.changed()
         moved = {
             topic_filter: before
             for topic_filter, before in self.before.items()
             if before is not None and (before.qos > 0) != (self.wanted[topic_filter].qos > 0)
         }
-        countdown = Countdown(len(moved), lambda refusal: self._record())
-        for topic_filter, before in moved.items():
-            parts.unbind(topic_filter, before, countdown.tick)
+        parts.unbind(moved, lambda refusal: self._record())
 
     def _record(self) -> None:
         if self.connection.closed:
@@ -462,29 +493,38 @@ class _Unsubscribing:
         ]
 
     def begin(self) -> None:
-        countdown = Countdown(len(self.found), self._on_unbound)
-        for topic_filter, options in self.found.items():
-            if parse_shared(topic_filter).group:
-                self._leave_group(topic_filter, countdown)
-            else:
-                self.subscriptions.unbind(topic_filter, options, countdown.tick)
+        shared = {topic_filter for topic_filter in self.found if parse_shared(topic_filter).group}
+        used = self._used_by_others(shared)
+        countdown = Countdown(len(shared) + 1, self._on_unbound)
+        for topic_filter in shared:
+            self._leave_group(topic_filter, topic_filter in used, countdown)
+        leaving = {one: options for one, options in self.found.items() if one not in shared}
+        self.subscriptions.unbind(leaving, countdown.tick)
 
-    def _leave_group(self, topic_filter: str, countdown: Countdown) -> None:
+    def _used_by_others(self, shared: set[str]) -> set[str]:
+        """Return those of the shared subscriptions that other sessions have."""
+        connection = self.connection
+        if not shared or connection.vhost is None:
+            return set()
+        others = connection.broker.client_ids.sessions(connection.vhost.name)
+        return {
+            topic_filter
+            for one in others
+            if one.client_id != connection.client_id
+            for topic_filter in one.subscriptions.keys() & shared
+        }
+
+    def _leave_group(self, topic_filter: str, is_used: bool, countdown: Countdown) -> None:
         """The last member of a group takes its queue along."""
         connection, name = self.connection, QUEUE_PREFIX + topic_filter
-        session, vhost = connection.session, connection.vhost
-        assert session is not None and vhost is not None
+        session = connection.session
+        assert session is not None
         consumer = connection.deliveries.consumers.pop(name, None)
-        others = any(
-            topic_filter in one.subscriptions and one.client_id != connection.client_id
-            for one in connection.broker.client_ids.sessions(vhost.name)
-        )
-
         self.subscriptions.declared.discard(name)
         if consumer is not None:
             consumer.queue.remove_consumer(consumer)
             session.forget_consumer(consumer.tag)
-        if others:
+        if is_used:
             countdown.tick(None)
         else:  # Members without a session that lasts are consumers: then it is in use, and stays.
             session.topology.delete_queue(name, lambda answer: countdown.tick(None), if_unused=True)

@@ -352,3 +352,16 @@ def test_somebody_deletes_a_queue_of_a_session(world: World) -> None:
     world.apply(c.DeleteQueue("/", spec.name, spec.id))
     (disconnect,) = client.heard()
     assert isinstance(disconnect, k.Disconnect) and disconnect.reason == Reason.ADMINISTRATIVE_ACTION
+
+
+def test_two_subscriptions_with_one_binding_go_together(world: World) -> None:
+    """`*` is a level of a topic for MQTT, and a wildcard in a binding."""
+    client = connected(world)
+    client.subscribe("a/+", "a/*", qos=1)
+    binding = Binding("/", "amq.topic", "queue", "mqtt-subscription-cqos1", "a.*")
+    assert binding in world.metadata.bindings
+    client.send(k.Unsubscribe(2, ["a/*"]))
+    assert binding in world.metadata.bindings, "the other one needs it"
+    client.subscribe("a/*", qos=1)
+    client.send(k.Unsubscribe(3, ["a/+", "a/*"]))
+    assert binding not in world.metadata.bindings
