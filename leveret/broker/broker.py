@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from leveret.broker.firehose import Firehose
     from leveret.broker.mirrors.member_changes import MemberChanges
     from leveret.broker.node_interface import NodeInterface
-    from leveret.broker.queue.paging import Paging
     from leveret.broker.session.session import Client, Session
     from leveret.metadata.model.records import Binding, QueueSpec
     from leveret.metadata.rules.queue_rules import QueueRules
@@ -681,7 +680,7 @@ class Broker:
     def refresh(self, queue: LocalQueue) -> None:
         self.policies.refresh(queue)
 
-    def load(self, queue: Paging, gap: Gap) -> None:
+    def load(self, queue: Queue, gap: Gap) -> None:
         self.node.load(queue, gap)
 
     def read_range(

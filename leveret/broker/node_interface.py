@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from leveret.broker.delivery.batch import Gap
     from leveret.broker.mirrors.copy_store import Loading
     from leveret.broker.queue.local_queue import LocalQueue
-    from leveret.broker.queue.paging import Paging
+    from leveret.broker.queue.queue import Queue
     from leveret.metadata.model import commands as c
     from leveret.metadata.store import Applied
     from leveret.storage.format.queue_block import Run
@@ -26,7 +26,7 @@ class NodeInterface(Protocol):
     def adopt(self, queue: LocalQueue) -> None:
         """Restore a queue that is at this node now from the log."""
 
-    def load(self, queue: Paging, gap: Gap) -> None:
+    def load(self, queue: Queue, gap: Gap) -> None:
         """Read the beginning of a gap from the log and call `queue.on_loaded`, then `broker.on_loaded`."""
 
     def read_range(

@@ -60,7 +60,7 @@ from leveret.storage.size_estimate import measure
 if TYPE_CHECKING:
     from leveret.broker.delivery.batch import Gap
     from leveret.broker.mirrors.copy_store import Loading
-    from leveret.broker.queue.paging import Paging
+    from leveret.broker.queue.queue import Queue
     from leveret.broker.remote.direct_reply_to import BusyLink
     from leveret.broker.remote.remote_queue import RemoteQueue
     from leveret.metadata.model.events import Event
@@ -545,7 +545,7 @@ class Node(consensus.ConsensusNode):
                 queue.weigh(state)
             queue.restore_state(state.marks.values())
 
-    def load(self, queue: Paging, gap: Gap) -> None:
+    def load(self, queue: Queue, gap: Gap) -> None:
         self.storage.load(queue, gap, lambda: self.broker.on_loaded(queue))
 
     def read_range(

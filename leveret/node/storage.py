@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leveret.broker.delivery.batch import Batch, Gap
     from leveret.broker.delivery.confirms import Pending
     from leveret.broker.queue.local_queue import LocalQueue
-    from leveret.broker.queue.paging import Paging
+    from leveret.broker.queue.queue import Queue
     from leveret.node.system.environment import Environment
     from leveret.storage.format.queue_block import Block, Run
     from leveret.storage.log import Log
@@ -279,7 +279,7 @@ class Storage:
 
     # -- Reading back --------------------------------------------------------------------------------------------
 
-    def load(self, queue: Paging, gap: Gap, then: Callable[[], None]) -> None:
+    def load(self, queue: Queue, gap: Gap, then: Callable[[], None]) -> None:
         def on_read(runs: list[Run] | None, following: int) -> None:
             if runs is None:
                 # The queue stops at messages that cannot be read; all others go on. Skipping would lose messages.

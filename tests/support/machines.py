@@ -46,7 +46,6 @@ from leveret.broker.delivery.batch import Gap
 from leveret.broker.kinds.stream import StreamQueue
 from leveret.broker.mirrors.copy_store import Loading
 from leveret.broker.queue.local_queue import LocalQueue
-from leveret.broker.queue.paging import Paging
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.defaults import first_boot
 from leveret.metadata.model import commands as c
@@ -157,7 +156,7 @@ class World:
         self.holds_metadata = self.holds_disk = self.holds_loads = False
         self.crowded = False  # Too much waits for the disk.
         self.proposals: list[tuple[c.Command, Callable[[Applied], None]]] = []
-        self.loads: list[tuple[Paging, Gap]] = []
+        self.loads: list[tuple[Queue, Gap]] = []
         self.ranges: list[tuple[int, int, int, Callable[[list[Run] | None, int], None]]] = []  # Requested reads.
         self.load_messages_max = 1000
         self._awaiting: list[Any] = []
@@ -201,7 +200,7 @@ class World:
     def cut(self, peer: str, reason: str) -> None:
         raise AssertionError("there is no other node")
 
-    def load(self, queue: Paging, gap: Gap) -> None:
+    def load(self, queue: Queue, gap: Gap) -> None:
         self.loads.append((queue, gap))
         if not self.holds_loads:
             self._may_load = True

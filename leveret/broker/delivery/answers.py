@@ -11,7 +11,7 @@ from leveret.metadata.model.refusals import Refusal, resource
 
 if TYPE_CHECKING:
     from leveret.broker.delivery.batch import Batch
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.ordered_queue import OrderedQueue
     from leveret.broker.remote.remote_queue import RemoteQueue
     from leveret.metadata.model.records import QueueSpec
 
@@ -29,7 +29,7 @@ class Got(NamedTuple):
     batch: Batch
     at: int
     remaining: int
-    queue: Queue | RemoteQueue  # Where it is to be settled: the queue may have moved while the get was under way.
+    queue: OrderedQueue | RemoteQueue  # Where it is to be settled: the queue may have moved meanwhile.
 
 
 def unreachable(spec: QueueSpec) -> Refusal:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from leveret.broker.delivery.batch import Span
     from leveret.broker.delivery.consumer import Consumer
-    from leveret.broker.queue.queue import Queue
+    from leveret.broker.queue.ordered_queue import OrderedQueue
 
 
 class ConsumerOrder:
@@ -25,7 +25,7 @@ class ConsumerOrder:
 
     __slots__ = ("active", "queue")
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: OrderedQueue) -> None:
         self.queue = queue
         self.active: Consumer | None = None  # With a single active one: who that is.
         if queue.rules.single_active:

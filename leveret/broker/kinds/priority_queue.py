@@ -31,10 +31,10 @@ from leveret.base.range_set import RangeSet, merged
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, Gap, Span
 from leveret.broker.delivery.confirms import NEVER
 from leveret.broker.delivery.priority_ready import PriorityReady, join, rows_of
-from leveret.broker.queue import paging as base
+from leveret.broker.queue import ordered_queue as base
 from leveret.broker.queue import ttl_and_length
 from leveret.broker.queue.delivery_claims import AHEAD_MIN, GETS_AHEAD_MAX, GETS_EXACT, DeliveryClaims
-from leveret.broker.queue.paging import SKIPPED_MAX
+from leveret.broker.queue.ordered_queue import SKIPPED_MAX
 from leveret.broker.queue.queue import Queue
 from leveret.storage.format.queue_block import REDELIVERED
 

@@ -49,7 +49,7 @@ from leveret.broker.kinds.priority_queue import PriorityQueue
 from leveret.broker.kinds.retention import Retention
 from leveret.broker.queue.hold import park
 from leveret.broker.queue.local_queue import LocalQueue
-from leveret.broker.queue.paging import KEEP_BYTES
+from leveret.broker.queue.ordered_queue import KEEP_BYTES
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.model.refusals import Refusal, resource

@@ -65,6 +65,7 @@ from leveret.storage.format.queue_block import Block, Run
 from leveret.storage.format.queue_marks import Mark, Marks
 
 if TYPE_CHECKING:
+    from leveret.broker.queue.ordered_queue import OrderedQueue
     from leveret.broker.queue.queue import Queue
 
 _LIFE_BITS = 40  # Write ids of one member are below this.
@@ -407,7 +408,7 @@ def gaps_of(live: RangeSet, settled: RangeSet) -> Iterator[Gap]:
         yield Gap(live.next(start) or start, live.last, rest)
 
 
-def add_batch(queue: Queue, run: Run, settled: RangeSet, marks: RangeSet) -> Batch:
+def add_batch(queue: OrderedQueue, run: Run, settled: RangeSet, marks: RangeSet) -> Batch:
     """Append the messages of a block that is not applied to the ready ones, without those that are settled."""
     batch = Batch.loaded(Run(run.first, run.contents, run.keys, bytearray(run.kinds), run.times))
     batch.logged = batch.all_logged = False  # It cannot be read back before its block is applied.

@@ -59,7 +59,7 @@ from leveret.broker.delivery.batch import Gap, Span
 from leveret.broker.mirrors.copy_store import add_batch
 from leveret.broker.queue.dedup import taken_of
 from leveret.broker.queue.durable_state import note_range, restore_ranges
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.ordered_queue import OrderedQueue
 from leveret.broker.remote import peer_frames as w
 from leveret.broker.remote.spool_delivery import SpooledBatch
 from leveret.metadata.model.records import QueueSpec
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
 
     from leveret.broker.broker import AnyQueue
     from leveret.broker.delivery.batch import Batch
+    from leveret.broker.delivery.confirms import Pending
     from leveret.broker.delivery.consumer import Consumer
     from leveret.broker.mirrors.detachment import Detachment
     from leveret.broker.remote.remote_queue import RemoteQueue
@@ -127,7 +128,7 @@ class Anchors(NamedTuple):
 NOWHERE: Final = Anchors(Anchor(0, 0, 0), Anchor(0, 0, 0))
 
 
-class DetachedQueue(Queue):
+class DetachedQueue(OrderedQueue):
     """A queue that this node serves from its copy while it cannot reach the other node of two."""
 
     __slots__ = (
@@ -140,7 +141,8 @@ class DetachedQueue(Queue):
         spec = QueueSpec(DETACHED | target.id, target.vhost, target.name, arguments=target.arguments, node=node)
         # Only the master applies the other rules.
         rules = detachment.broker.rules_of(spec)
-        super().__init__(spec, detachment.broker, QueueRules(ttl_ms=rules.ttl_ms, single_active=rules.single_active))
+        super().__init__(spec, detachment.broker)
+        self.set_rules(QueueRules(ttl_ms=rules.ttl_ms, single_active=rules.single_active))
         self.detachment = detachment
         self.target = target.id
         self.front: RemoteQueue | None = None  # The object that stands for the queue in its vhost here.
@@ -245,6 +247,15 @@ class DetachedQueue(Queue):
     def on_lent(self) -> None:
         self.detachment.broker.on_loaded(self)
 
+    def enqueue(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
+        raise AssertionError("publishes go to the spool")
+
+    def on_logged(self, batch: Batch) -> None:
+        """Do nothing: its blocks have no messages, only the record."""
+
+    def close_batch(self) -> None:
+        self.active_ms = self.host.now_ms
+
     # -- Questions -----------------------------------------------------------------------------------------------
 
     def later(self, call: Callable[[AnyQueue], None]) -> bool:
@@ -304,11 +315,8 @@ class DetachedQueue(Queue):
         else:
             self.out.add(batch.first + lo, batch.first + hi - 1)
 
-    def want(self, gap: Gap) -> None:
+    def _load(self, gap: Gap) -> None:
         """Have the beginning of a gap read from the copy."""
-        if self.loading is not None:
-            return
-        self.loading = gap
 
         def then(runs: list[Run] | None, following: int) -> None:
             if runs is None:  # As any queue, it delivers nothing beyond what cannot be read.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from leveret.broker.event_journal.node_journal import NodeJournal
     from leveret.broker.queue.features import Features
     from leveret.broker.queue.local_queue import LocalQueue
-    from leveret.broker.queue.paging import Paging
+    from leveret.broker.queue.queue import Queue
     from leveret.broker.vhost import Vhost
     from leveret.metadata.model.records import QueueSpec
     from leveret.metadata.rules.queue_rules import QueueRules
@@ -50,7 +50,7 @@ class Host(Protocol):
     def spill(self, queue: LocalQueue, runs: list[Run]) -> None:
         """Put transient messages into the log; they can be loaded from now on."""
 
-    def load(self, queue: Paging, gap: Gap) -> None:
+    def load(self, queue: Queue, gap: Gap) -> None:
         """Read the beginning of this gap back; `Queue.on_loaded` follows."""
 
     def read_range(

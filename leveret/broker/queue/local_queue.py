@@ -1,9 +1,9 @@
 """A queue whose messages are at this node, of whatever kind: its record, its state, its consumers and its log.
 
     LocalQueue            all that the broker, the log, the ring and the links need of a queue
-    ├── Queue             messages wait in order, and each goes to one consumer (see `queue`)
-    │   ├── PriorityQueue, DelayedQueue, Spool
-    │   └── DetachedQueue
+    ├── OrderedQueue      messages wait in order, and each goes to one consumer (see `ordered_queue`)
+    │   ├── Queue         and what becomes of them is in its blocks; PriorityQueue, DelayedQueue, Spool are of this kind
+    │   └── DetachedQueue and what becomes of them is kept for the master
     └── StreamQueue       messages stay, and each consumer reads all of them (see `stream`)
 
 A queue's life is a list of changes (enqueue, settle, requeue, purge), and the log holds just that list, cut into

@@ -23,13 +23,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leveret.broker.delivery.answers import Got, unreachable
 from leveret.broker.delivery.batch import PLACE_BYTES, Batch, Gap, Span
 from leveret.broker.delivery.confirms import NEVER
-from leveret.broker.delivery.consumer_order import ConsumerOrder
 from leveret.broker.queue import ttl_and_length
 from leveret.broker.queue.hold import park
-from leveret.broker.queue.paging import KEEP_BYTES, Paging
+from leveret.broker.queue.ordered_queue import KEEP_BYTES, OrderedQueue
 from leveret.metadata.model.refusals import Refusal
 from leveret.storage.format.queue_block import EXPIRES, NOTED
 
@@ -38,32 +36,24 @@ if TYPE_CHECKING:
 
     from leveret.broker.delivery.batch import Shared
     from leveret.broker.delivery.confirms import Pending
-    from leveret.broker.delivery.consumer import Consumer
     from leveret.broker.queue.host import Host
     from leveret.metadata.model.records import QueueSpec
     from leveret.metadata.rules.queue_rules import QueueRules
 
-CROWDED_AT = 4_000  # Waiting messages, with consumers present, from which publishers are slowed down.
 BATCH_MESSAGES_MAX = 16_384
 
 
-class Queue(Paging):
+class Queue(OrderedQueue):
     """A queue of RabbitMQ's: each of its messages goes to one consumer, and is gone when that has acknowledged it."""
 
-    __slots__ = ("consumer_order", "open_through")
+    __slots__ = ()
 
     def __init__(self, spec: QueueSpec, host: Host, rules: QueueRules | None = None) -> None:
         """`rules`: they apply to it whatever arguments and policies say."""
         super().__init__(spec, host)
-        self.consumer_order: ConsumerOrder | None = None  # Where its consumers are not all alike.
-        self.open_up_to(NEVER)
         self.set_rules(host.rules_of(spec) if rules is None else rules)
 
     # -- Mirrors -------------------------------------------------------------------------------------------------
-
-    def open_up_to(self, number: int) -> None:
-        """No message with a higher number may be handed out yet."""
-        self.open_through = number
 
     def leave_ring(self, awaiting: list[Pending]) -> None:
         super().leave_ring(awaiting)
@@ -166,12 +156,6 @@ class Queue(Paging):
                 batch.times.append((base + max(at, 0) if batch.times else 0, ms))
             batch.stamped = len(batch.contents)
 
-    def on_kind(self, kind: int) -> None:
-        """Note the flags of the first message, after it was read from the log."""
-        if kind & EXPIRES:
-            self.watch_ages()
-            self.host.dirty[self] = None
-
     def set_rules(self, rules: QueueRules) -> None:
         """Apply other rules to the queue from now on."""
         if rules == self.applied_rules:
@@ -179,20 +163,10 @@ class Queue(Paging):
         if rules.expires_ms is not None:
             self.host.idle.set(self, self.host.now_ms + rules.expires_ms)
         counted = self.applied_rules.max_bytes is not None
-        self.applied_rules = rules
-        if rules.single_active:
-            self.consumer_order = ConsumerOrder(self)
-        self.timed = self.timed or rules.ttl_ms is not None
-        limits = (rules.max_length, rules.max_bytes, rules.delivery_limit)
-        self.has_upkeep = self.timed or any(limit is not None for limit in limits)
+        super().set_rules(rules)
         if rules.max_bytes is not None and not counted:
             self.count_bytes()
         self.host.features.apply(self, rules)
-        self.host.dirty[self] = None
-
-    def set_pressed(self, pressed: bool) -> None:
-        """Note whether mirrors do not keep up, so that every publisher should wait."""
-        self.crowded_at = -1 if pressed else CROWDED_AT if self.consumers else NEVER
 
     # -- Questions -----------------------------------------------------------------------------------------------
     # Answered at once, unless the queue is about to go, or to have another home. At another node (`RemoteQueue`) they
@@ -203,222 +177,20 @@ class Queue(Paging):
             self.catch_up()
             then(self._gone() if self.deleted else self.purge())
 
-    def fetch(self, no_ack: bool, wanted: Callable[[], bool], then: Callable[[Got | Refusal | None], None]) -> None:
-        """The first message, once it is read back if need be, unless it is no longer wanted by then."""
-        if not wanted():
-            then(None)
-            return
-        successor = self.host.successor(self) if self.deleted else None
-        if successor is not None:
-            successor.fetch(no_ack, wanted, then)
-            return
-        if self.later(lambda queue: queue.fetch(no_ack, wanted, then)):
-            return
-        if self.deleted:
-            then(self._gone())
-            return
-        if self.frozen:
-            then(unreachable(self.spec))
-            return
-        self.touch()
-        self.catch_up()
-        got = self.get()
-        if isinstance(got, Gap):
-            self.host.when_loaded(self, lambda: self.fetch(no_ack, wanted, then))
-        elif got is None:
-            self.totals.got_nothing += 1
-            self.active_ms = self.host.now_ms
-            then(None)
-        else:
-            self._count_got(*got, no_ack)
-            then(Got(*got, self.ready_count, self))
-
-    def _count_got(self, batch: Batch, at: int, no_ack: bool) -> None:
-        if no_ack:
-            self.totals.got_no_ack += 1
-        else:
-            self.totals.got += 1
-        if batch.redelivered:
-            self.totals.redelivered += batch.redelivered_within(at, at + 1)
-
     # -- Consumers -----------------------------------------------------------------------------------------------
-
-    def add_consumer(self, consumer: Consumer) -> None:
-        if consumer.exclusive:
-            self.exclusive_consumer = consumer
-        self.consumers.append(consumer)
-        if self.consumer_order is None and consumer.priority:
-            self.consumer_order = ConsumerOrder(self)
-        elif self.consumer_order is not None:
-            self.consumer_order.choose()
-        self.touch()
-        self.crowded_at = CROWDED_AT
-        self.host.dirty[self] = None
-
-    def remove_consumer(self, consumer: Consumer) -> None:
-        super().remove_consumer(consumer)
-        if self.consumer_order is not None:
-            self.consumer_order.choose()
-
-    def take_consumers(self) -> list[Consumer]:
-        consumers = super().take_consumers()
-        if self.consumer_order is not None:
-            self.consumer_order.choose()
-        return consumers
-
-    def let_go_of_all(self) -> None:
-        super().let_go_of_all()
-        self.ready.clear()
-        self.loading = None
 
     # -- Delivering ----------------------------------------------------------------------------------------------
 
-    def pump(self) -> None:
-        """Hand out what waits, as far as the consumers have room."""
-        if self.frozen:
-            return
-        if self.extensions is not None:
-            for tell in self.extensions.on_turn:
-                tell()
-        if self.has_upkeep:
-            ttl_and_length.before_pump(self)
-            self._hand_out()
-            ttl_and_length.after_pump(self)
-        else:
-            self._hand_out()
-
-    def _hand_out(self) -> None:
-        ready, consumers = self.ready, self.consumers
-        while ready and consumers:
-            head = ready[0]
-            if head.first > self.open_through and not self._opens(head):
-                break
-            if head.__class__ is Gap:
-                self.want(head)
-                return
-            assert isinstance(head, Span)
-            if (
-                self.timed
-                and (head.batch.expires or self.rules.max_priority)
-                and not ttl_and_length.is_fresh(self, head)
-            ):
-                continue
-            if len(consumers) == 1:
-                consumer = consumers[0]
-                room = consumer.room(head.batch.average_bytes())
-                if room <= 0:
-                    break
-                self.hand_over(consumer, head, min(room, head.hi - head.lo))
-            elif not (self._share_out(head) if self.consumer_order is None else self.consumer_order.share(head)):
-                break
-        if len(ready) > 1 and ready[1].__class__ is Gap and consumers:
-            self.want(ready[1])
-        if self.gate is not None:
-            self.gate.check()
-
-    def _opens(self, head: Span | Gap) -> bool:
-        """Tell whether the first message, and those behind it, may be delivered before they are written."""
-        return self.gate is not None and self.gate.open_unwritten(head.first)
-
-    def _share_out(self, head: Span) -> bool:
-        """Several consumers: in turn, one message each. False if none has room."""
-        consumers = self.consumers
-        average_bytes = head.batch.average_bytes()
-        served, passed_over, last = 0, 0, consumers[0]
-        for _ in range(len(consumers)):
-            consumer = consumers[0]
-            consumers.rotate(-1)
-            if consumer.room(average_bytes) > 0:
-                self.hand_over(consumer, head, 1)
-                served, passed_over, last = served + 1, 0, consumer
-                if head.lo == head.hi or head.first > self.open_through:
-                    return True
-            else:
-                passed_over += 1
-        # Those behind the last one served are next. Where consumers share a prefetch, one would take all of it else.
-        consumers.rotate(passed_over)
-        if served == 1:  # Nobody to share with: all it can take, at once.
-            room = last.room(average_bytes)
-            if room > 0:
-                self.hand_over(last, head, min(room, head.hi - head.lo))
-        return served > 0
-
-    def hand_over(self, consumer: Consumer, head: Span, count: int) -> None:
-        batch, lo = head.batch, head.lo
-        if batch.first + lo + count - 1 > self.open_through:
-            count = self.open_through - batch.first - lo + 1
-        hi = head.lo = lo + count
-        if hi == head.hi:
-            self.ready.popleft()
-        self.ready_count -= count
-        if self.has_upkeep:
-            self.take_bytes(batch, lo, hi)
-        through = batch.first + hi - 1
-        if through > self.delivered_through:
-            self.delivered_through = through
-        consumer.deliver(batch, lo, hi)
-        if self.extensions is not None:
-            for tell in self.extensions.on_delivered:
-                tell(consumer, batch.first + lo, through)
-        if batch.redelivered:
-            self.totals.redelivered += batch.redelivered_within(lo, hi)
-        if consumer.no_ack:
-            self.totals.delivered_no_ack += count
-            self.settle(batch, lo, hi)
-        else:
-            self.totals.delivered += count
-            self.unacked_count += count
-
-    def get(self) -> tuple[Batch, int] | Gap | None:
-        """The first waiting message, now unacknowledged; or the gap it is in, to be loaded first, or one that stands
-        for it until it may be handed out; or None."""
-        self.refresh_rules()
-        if self.has_upkeep:
-            ttl_and_length.before_pump(self)
-        if not self.ready:
-            return None
-        head = self.ready[0]
-        if head.first > self.open_through and not self._opens(head):
-            assert self.gate is not None
-            return self.gate.want(head.first)
-        if isinstance(head, Gap):
-            self.want(head)
-            return head
-        batch, at = head.batch, head.lo
-        self.take_bytes(batch, at, at + 1)
-        head.lo += 1
-        if head.lo == head.hi:
-            self.ready.popleft()
-        self.ready_count -= 1
-        self.unacked_count += 1
-        self.delivered_through = max(self.delivered_through, batch.first + at)
-        self.tell_delivered(None, batch.first + at, batch.first + at)
-        self.host.dirty[self] = None  # The log is to know of it.
-        if self.timed:
-            ttl_and_length.before_pump(self)  # So that nobody is told of more that would not be given.
-        return batch, at
+    def _drop_unserved(self) -> None:
+        super()._drop_unserved()
+        ttl_and_length.limit_length(self)
 
     # -- Settling ------------------------------------------------------------------------------------------------
-
-    def settle_delivered(self, batch: Batch, lo: int, hi: int) -> None:
-        """A consumer is done with messages it had in hand."""
-        self.unacked_count -= hi - lo
-        self.totals.acked += hi - lo
-        self.settle(batch, lo, hi)
-
-    def settle_got(self, batch: Batch, at: int) -> None:
-        """Settle a message that basic.get fetched with automatic acknowledgement."""
-        self.unacked_count -= 1
-        self.settle(batch, at, at + 1)
 
     def count_acked(self, count: int) -> None:
         """Count messages as acknowledged that are settled by their numbers."""
         self.unacked_count -= count
         self.totals.acked += count
-
-    def count_unacked(self, count: int) -> None:
-        """Messages that were taken out of those that wait are out with somebody."""
-        self.unacked_count += count
 
     def on_reserved(self, count: int) -> None:
         """So many messages were taken out of `ready`, wherever they were, and are out with somebody."""
@@ -454,19 +226,6 @@ class Queue(Paging):
         self.ready_count += gap.count
         self.put_back(gap)
         self.host.dirty[self] = None
-
-    def take_first(self, head: Span, count: int) -> tuple[Batch, int, int]:
-        """Takes the first of those that wait out of these."""
-        batch, lo = head.batch, head.lo
-        head.lo += count
-        if head.lo == head.hi:
-            self.ready.popleft()
-        self.count_out(batch, lo, lo + count)
-        return batch, lo, lo + count
-
-    def drop_first(self, head: Span, count: int, reason: str) -> None:
-        """The first of those that wait leave unserved."""
-        self.dead_letter_or_drop(*self.take_first(head, count), reason)
 
     def drop_last(self, span: Span, count: int, reason: str) -> None:
         """The last of those that wait leave unserved."""
@@ -546,22 +305,6 @@ class Queue(Paging):
         self._put_back_again(Span(batch, lo, hi))
         self.host.dirty[self] = None
 
-    def _put_back_again(self, span: Span) -> None:
-        """Put unacknowledged messages back, seen by a client or not. Their contents may be in the log only by now."""
-        batch = span.batch
-        if batch.paged:
-            for piece in reversed(span.alike()):
-                self.put_back(Gap(piece.first, piece.last, piece.count, batch.is_marked(piece.lo)))
-        else:
-            self.put_back(span)
-
-    def put_back(self, entry: Span | Gap) -> None:
-        """To the place that its numbers have among those that wait."""
-        ready, first, at = self.ready, entry.first, 0
-        while at < len(ready) and ready[at].first < first:
-            at += 1
-        ready.insert(at, entry)
-
     def requeue_numbers(self, first: int, last: int, shown: bool) -> None:
         """Likewise, of messages that only the log has, and no consumer has failed with."""
         self.unacked_count -= last - first + 1
@@ -569,11 +312,6 @@ class Queue(Paging):
             self.note_requeued([(first, last)])
         self._tell_returned(first, last)
         self.put_back_gap(Gap(first, last, last - first + 1, redelivered=shown))
-
-    def requeue_many(self, pieces: list[tuple[Batch, int, int]], shown: bool = True, counted: bool = True) -> None:
-        """Many at once (a channel closed): last first, so that each insertion is near the front."""
-        for batch, lo, hi in sorted(pieces, key=lambda piece: -(piece[0].first + piece[1])):
-            self.requeue(batch, lo, hi, shown, counted)
 
     def purge(self) -> int:
         """Drop all that waits; what is out with consumers stays theirs."""
@@ -590,6 +328,16 @@ class Queue(Paging):
         return count
 
     # -- The log -------------------------------------------------------------------------------------------------
+
+    def _load(self, gap: Gap) -> None:
+        self.host.load(self, gap)
+
+    def restore(self, number: int, epoch: int, next_seq: int, first: int, last: int, count: int, through: int) -> None:
+        """After a start: what the log holds, all of it waiting."""
+        self.number, self.epoch, self.next_seq = number, epoch, next_seq
+        self.delivered_through = self.noted_through = through
+        if count:
+            self.restore_gap(Gap(first, last, count))
 
     def restore_state(self, table: dict[bytes, bytes]) -> None:
         """Its durable state has come from its log, or from where it was. All its messages wait."""

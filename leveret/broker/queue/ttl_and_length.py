@@ -29,12 +29,13 @@ from leveret.storage.format.queue_block import EXPIRES, KEPT
 if TYPE_CHECKING:
     from leveret.broker.delivery.batch import Batch
     from leveret.broker.delivery.confirms import Pending
+    from leveret.broker.queue.ordered_queue import OrderedQueue
     from leveret.broker.queue.queue import Queue
 
 LOOK_AHEAD: Final = 64  # Messages with times to live of their own that are handed out at once.
 
 
-def before_pump(queue: Queue) -> None:
+def before_pump(queue: OrderedQueue) -> None:
     """Stamp messages that came in this turn with the time, and drop expired ones before delivering."""
     now_ms = queue.host.wall_ms
     if queue.open is not None:
@@ -47,14 +48,16 @@ def before_pump(queue: Queue) -> None:
         _expire(queue, now_ms - 1)
 
 
-def after_pump(queue: Queue) -> None:
-    """Apply limits to the messages that no consumer took."""
-    if queue.frozen or (queue.departure is not None and queue.departure.begun):
-        return  # Somebody else may have the queue, or will.
-    rules = queue.rules
-    if queue.timed:
+def after_pump(queue: OrderedQueue) -> None:
+    """Drop messages that no consumer took and that expire now."""
+    if queue.timed and not _is_leaving(queue):
         _expire(queue, queue.host.wall_ms)
-    if rules.overflow != DROP_HEAD:
+
+
+def limit_length(queue: Queue) -> None:
+    """Apply length limits to the messages that no consumer took."""
+    rules = queue.rules
+    if rules.overflow != DROP_HEAD or _is_leaving(queue):
         return
     before = queue.ready_count
     if rules.max_length is not None and queue.ready_count > rules.max_length:
@@ -65,10 +68,15 @@ def after_pump(queue: Queue) -> None:
         _expire(queue, queue.host.wall_ms)  # Another one is the first now.
 
 
+def _is_leaving(queue: OrderedQueue) -> bool:
+    """Return whether another node may have the queue, or will."""
+    return queue.frozen or (queue.departure is not None and queue.departure.begun)
+
+
 # -- Age ---------------------------------------------------------------------------------------------------------------
 
 
-def _expire(queue: Queue, now_ms: int) -> None:
+def _expire(queue: OrderedQueue, now_ms: int) -> None:
     """Drop those at the front whose time was up at `now_ms`; and have the rest looked at in time."""
     ready = queue.ready
     while ready:
@@ -85,7 +93,7 @@ def _expire(queue: Queue, now_ms: int) -> None:
         queue.drop_first(head, hi - head.lo, "expired")
 
 
-def _due(queue: Queue, head: Span) -> tuple[int | None, int]:
+def _due(queue: OrderedQueue, head: Span) -> tuple[int | None, int]:
     """Return when the first message of a span expires, and up to which index others expire with it."""
     batch, lo = head.batch, head.lo
     if not batch.times:
@@ -117,7 +125,7 @@ def own_ttl_ms(batch: Batch, at: int) -> int | None:
     return None if text is None else int(text)
 
 
-def is_fresh(queue: Queue, head: Span) -> bool:
+def is_fresh(queue: OrderedQueue, head: Span) -> bool:
     """Before something is handed out where messages do not grow old in the order in which they leave: those of a lower
     priority may be older, and where each has a time to live of its own, one that waits behind another may be overdue
     long before that. Lets the first entry end where such a one is, to be looked at when all in front of it is gone.

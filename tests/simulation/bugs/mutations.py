@@ -82,11 +82,11 @@ ALONE: Final = (
     Mutation(
         "puts what is given back at the end",
         1,
-        "Queue.put_back",
+        "OrderedQueue.put_back",
         "at < len(ready) and ready[at].first < first",
         "at < len(ready)",
     ),
-    Mutation("basic.get leaves the message there", 1, "Queue.get", "head.lo += 1", "head.lo += 0"),
+    Mutation("basic.get leaves the message there", 1, "OrderedQueue.get", "head.lo += 1", "head.lo += 0"),
     Mutation(
         "confirms twice",
         1,
@@ -111,7 +111,7 @@ ALONE: Final = (
     Mutation(
         "a new consumer waits until something else happens",
         1,
-        "Queue.add_consumer",
+        "OrderedQueue.add_consumer",
         "self.host.dirty[self] = None",
         "",
     ),
@@ -133,7 +133,7 @@ ALONE: Final = (
     Mutation(
         "what was read back is put behind the rest",
         1,
-        "Paging.on_loaded",
+        "OrderedQueue.on_loaded",
         "self.ready.insert(at, Span(batch, 0, batch.left))",
         "self.ready.append(Span(batch, 0, batch.left))",
     ),

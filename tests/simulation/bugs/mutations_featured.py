@@ -126,7 +126,7 @@ FEATURED: Final = (
     _featured(
         "a new master does not know that messages grow old",
         3,
-        "Paging.restore_batch",
+        "OrderedQueue.restore_batch",
         "if batch.expires:\n    self.watch_ages()",
         "",
         first=1,

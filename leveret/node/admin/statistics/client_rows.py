@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.ordered_queue import OrderedQueue
 from leveret.metadata.definitions import from_table
 from leveret.node.admin.queues.lists import _party, _state, _tls_of, _unconfirmed, _unsent_bytes, validity
 from leveret.node.stats import stats_history as s
@@ -123,7 +123,7 @@ def consumer_row(control: Control, consumer: ChannelConsumer) -> dict[str, Any]:
     channel, queue = consumer.channel, consumer.queue
     connection = channel.connection
     active = True
-    if isinstance(queue, Queue) and queue.consumer_order is not None and queue.rules.single_active:
+    if isinstance(queue, OrderedQueue) and queue.consumer_order is not None and queue.rules.single_active:
         active = queue.consumer_order.active is consumer
     return {
         "consumer_tag": consumer.tag,

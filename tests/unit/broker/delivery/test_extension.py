@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from leveret.broker.delivery.extension import EVENTS, Extension
-from leveret.broker.queue import paging, queue, state
+from leveret.broker.queue import ordered_queue, queue, state
 from leveret.storage.format.queue_block import PERSISTENT, Block
 from tests.unit.broker.queue.test_queue import Host, Taker, a_queue, put
 
@@ -81,7 +81,7 @@ def test_only_those_are_called_that_want_to_hear() -> None:
 
 
 def test_a_plain_queue_knows_no_feature_by_name() -> None:
-    for module in (queue, paging, state):
+    for module in (queue, ordered_queue, state):
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(node, ast.ImportFrom):
                 names = {*(node.module or "").split("."), *(one.name for one in node.names)}

@@ -10,7 +10,7 @@ import pytest
 from leveret.broker.delivery.batch import Batch, Gap
 from leveret.broker.delivery.offsets import Start
 from leveret.broker.kinds.priority_queue import ExactClaims, PriorityQueue
-from leveret.broker.queue import paging
+from leveret.broker.queue import ordered_queue
 from leveret.broker.queue.queue import Queue
 from leveret.broker.remote.migrate import move
 from leveret.metadata.model import commands as c
@@ -29,7 +29,7 @@ ONE, TWO, THREE = "one@host", "two@host", "three@host"
 
 @pytest.fixture
 def keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "KEEP_BYTES", 0)
+    monkeypatch.setattr(ordered_queue, "KEEP_BYTES", 0)
 
 
 # -- Mirrors -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from leveret.broker.delivery.batch import Batch, Gap, Span
 from leveret.broker.delivery.priority_ready import PriorityReady
 from leveret.broker.delivery.reserve import reserve
 from leveret.broker.kinds.priority_queue import PriorityQueue
-from leveret.broker.queue import paging
+from leveret.broker.queue import ordered_queue
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
@@ -25,7 +25,7 @@ from tests.unit.broker.kinds.priority_queues import UNLIMITED, Host, Taker, a_qu
 
 @pytest.fixture
 def keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "KEEP_BYTES", 0)
+    monkeypatch.setattr(ordered_queue, "KEEP_BYTES", 0)
 
 
 # -- Levels ------------------------------------------------------------------------------------------------------------
@@ -517,7 +517,7 @@ def test_limits_hold_for_a_backlog_on_disk(letters: bool, mixed: bool) -> None:
 
 
 def test_bytes_are_counted_through_all_that_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "KEEP_BYTES", 0)
+    monkeypatch.setattr(ordered_queue, "KEEP_BYTES", 0)
     world = World(content_bytes_max=2_000)
     world.load_messages_max = 5
     client = world.client()

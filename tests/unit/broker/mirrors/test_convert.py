@@ -7,7 +7,7 @@ import pytest
 from leveret.broker.delivery.batch import Span
 from leveret.broker.mirrors import convert
 from leveret.broker.mirrors.manager import Mirror
-from leveret.broker.queue import paging
+from leveret.broker.queue import ordered_queue
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model import commands as c
 from leveret.storage.format.queue_block import PERSISTENT
@@ -23,7 +23,7 @@ NAMES = (ONE, THREE, TWO)
 def rings(monkeypatch: pytest.MonkeyPatch) -> Rings:
     """A queue `q` at one node, without mirrors: messages 1 to 8, of which 3 and 4 are persistent and 8 is in memory.
     Then somebody wants mirrors."""
-    monkeypatch.setattr(paging, "KEEP_BYTES", 1)
+    monkeypatch.setattr(ordered_queue, "KEEP_BYTES", 1)
     rings = Rings(cluster(*NAMES))
     rings._propose(c.DeclareQueue("/", "q", durable=True, node=ONE))
     world = rings.servers[ONE].world

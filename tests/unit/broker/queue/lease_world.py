@@ -14,7 +14,6 @@ from leveret.broker.queue.features import Features
 from leveret.broker.queue.lease import LeaseView
 from leveret.broker.queue.leases import Leases, ack_lease, open_lease, release_lease, take_lease
 from leveret.broker.queue.local_queue import LocalQueue
-from leveret.broker.queue.paging import Paging
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.records import QueueSpec
 from leveret.metadata.model.refusals import Refusal
@@ -77,7 +76,7 @@ class Home:
     def counts_of(self, queue: LocalQueue) -> dict[int, int]:
         return {}
 
-    def load(self, queue: Paging, gap: Gap) -> None:
+    def load(self, queue: Queue, gap: Gap) -> None:
         self.wanted.append(gap)
 
     def spill(self, queue: LocalQueue, runs: list[Run]) -> None:

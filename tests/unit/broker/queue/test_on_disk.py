@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.queue.paging import KEEP_BYTES
+from leveret.broker.queue.ordered_queue import KEEP_BYTES
 from leveret.metadata.model import commands as c
 from leveret.metadata.rules.queue_rules import VERSION_2_MESSAGES
 from leveret.protocol.tables import table_from_python

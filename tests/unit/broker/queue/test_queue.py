@@ -15,10 +15,9 @@ from leveret.broker.delivery.batch import Batch, Gap, Shared, Span
 from leveret.broker.delivery.confirms import Confirms
 from leveret.broker.delivery.offsets import Start
 from leveret.broker.event_journal.node_journal import NodeJournal
-from leveret.broker.queue import paging
+from leveret.broker.queue import ordered_queue
 from leveret.broker.queue.features import Features
 from leveret.broker.queue.local_queue import LocalQueue
-from leveret.broker.queue.paging import Paging
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.records import QueueSpec
 from leveret.metadata.rules.queue_rules import PLAIN, QueueRules
@@ -38,7 +37,7 @@ class Host:
         self.unlogged_bytes = 0
         self.sharing: Shared | None = None
         self.log = MemoryLog()
-        self.wanted: list[tuple[Paging, Gap]] = []
+        self.wanted: list[tuple[Queue, Gap]] = []
         self.unused: list[LocalQueue] = []
         self.blocks: list[Block] = []
         self.waiting: list[Callable[[], None]] = []
@@ -58,7 +57,7 @@ class Host:
     def refresh(self, queue: LocalQueue) -> None:
         raise AssertionError("there are no policies here")
 
-    def load(self, queue: Paging, gap: Gap) -> None:
+    def load(self, queue: Queue, gap: Gap) -> None:
         self.wanted.append((queue, gap))
 
     def spill(self, queue: LocalQueue, runs: list[Run]) -> None:
@@ -342,7 +341,7 @@ def test_ranges_are_merged() -> None:
 
 @pytest.fixture
 def keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "KEEP_BYTES", 0)
+    monkeypatch.setattr(ordered_queue, "KEEP_BYTES", 0)
 
 
 @pytest.mark.usefixtures("keeps_nothing")

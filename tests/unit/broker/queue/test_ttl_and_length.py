@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.queue import paging
+from leveret.broker.queue import ordered_queue
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from leveret.protocol.tables import table_from_python
@@ -297,7 +297,7 @@ def test_a_backlog_on_disk_shrinks_without_being_read(
         client.publish("q", b"%03d" % number, delivery_mode=2)
     queue = world.queue("q")
     world.broker.content_bytes_max = world.broker.spill_bytes_max = 0
-    monkeypatch.setattr(paging, "KEEP_BYTES", 0)
+    monkeypatch.setattr(ordered_queue, "KEEP_BYTES", 0)
     queue.page_out()
     world.holds_loads = True
     set_policy(world, {"max-length": 10})
@@ -315,7 +315,7 @@ def test_after_a_start_the_first_message_is_looked_at(
     client.publish("q", b"old", delivery_mode=2, expiration="50")
     client.publish("q", b"stays", delivery_mode=2)
     world.broker.content_bytes_max = world.broker.spill_bytes_max = 0
-    monkeypatch.setattr(paging, "KEEP_BYTES", 0)
+    monkeypatch.setattr(ordered_queue, "KEEP_BYTES", 0)
     queue = world.queue("q")
     queue.page_out()
     queue.timed = queue.has_upkeep = False  # As one that was just made of what the log holds.

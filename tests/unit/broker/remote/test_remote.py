@@ -6,7 +6,7 @@ nodes learn of the metadata one after the other. How things end is in `test_remo
 
 from __future__ import annotations
 
-from leveret.broker.queue.queue import CROWDED_AT
+from leveret.broker.queue.ordered_queue import CROWDED_AT
 from leveret.broker.remote.client_end import FEED_BYTES_MAX, FIRST_CREDIT
 from leveret.links import frame_types
 from leveret.metadata.model import commands as c

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from leveret.broker.queue import paging
+from leveret.broker.queue import ordered_queue
 from leveret.protocol import methods as m
 from leveret.protocol.tables import Field
 from leveret.sessions.amqp.output import OUT_BYTES_MAX
@@ -164,7 +164,7 @@ def test_deliveries_of_a_deleted_queue_can_be_settled_in_any_way() -> None:
 @pytest.fixture
 def paged(monkeypatch: pytest.MonkeyPatch) -> World:
     """A queue `q` with ten messages, none of them in memory; reads bring one at a time, when told to."""
-    monkeypatch.setattr(paging, "KEEP_BYTES", 0)
+    monkeypatch.setattr(ordered_queue, "KEEP_BYTES", 0)
     world = World(content_bytes_max=0)
     client = world.client()
     client.declare("q", durable=True)
