@@ -23,7 +23,7 @@ import struct
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from leveret.protocol.tables import FIELDS_MAX, BadTable, Table, decode_table, encode_table, table_end
+from leveret.protocol.tables import FIELDS_MAX, BadTable, Table, decode_table, encode_table, field_values, table_end
 
 CONTENT_TYPE: Final = 0x8000
 CONTENT_ENCODING: Final = 0x4000
@@ -155,6 +155,35 @@ def survey(data: bytes, start: int, stop: int) -> int:
     if (flags & REPLY_TO and data.find(_ASKS, start, stop) >= 0) or not _TRANSIENT <= mode <= _PERSISTENT:
         return kind | DELICATE
     return kind
+
+
+def layout(data: bytes, start: int, stop: int) -> list[tuple[int, int]] | None:
+    """Return where the values of a checked header payload are whose bytes say nothing about how the header is read.
+
+    Returns None if it has a property that must be examined for each message.
+    """
+    at = start + PROPERTIES_AT
+    flags = data[at - 2] << 8 | data[at - 1]
+    if flags & (EXPIRATION | USER_ID | REPLY_TO):
+        return None
+    values: list[tuple[int, int]] = []
+    for form in _plan(flags):
+        if form == _SHORTSTR:
+            values.append((at + 1, at + 1 + data[at]))
+        elif form > 0:
+            values.append((at, at + form))
+        elif form == _TABLE:
+            if data.find(b"CC", at, stop) >= 0:
+                return None
+            end = table_end(data, at, stop)
+            values += field_values(data, at + 4, end)
+            at = end
+            continue
+        else:
+            at += 1
+            continue
+        at = values[-1][1]
+    return values
 
 
 _PLANS: Final[dict[int, tuple[int, ...]]] = {}

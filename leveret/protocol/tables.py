@@ -92,6 +92,23 @@ def table_end(data: bytes, offset: int, limit: int) -> int:
     return end
 
 
+def field_values(data: bytes, at: int, end: int) -> list[tuple[int, int]]:
+    """Return where the values of a checked table's strings and integers are. Other values are left out."""
+    values: list[tuple[int, int]] = []
+    while at < end:
+        at += 1 + data[at]
+        letter = data[at]
+        if letter == 83:  # S
+            values.append(_bounds(data, at + 1, end))
+            at = values[-1][1]
+        elif letter in _FIXED:
+            values.append((at + 1, at + 1 + _FIXED[letter][1]))
+            at = values[-1][1]
+        else:
+            _, at = _read_field(data, at, end, 1)
+    return values
+
+
 def _bounds(data: bytes, at: int, limit: int) -> tuple[int, int]:
     """Return the start and end of the bytes after the length prefix at `at`."""
     start = at + 4

@@ -1,11 +1,13 @@
 """From bytes to publishes: the hot path of a connection.
 
-Three things keep it short:
+Four things keep it short:
 
 - *A repeated publish is recognised by its bytes.* The method frame, the header frame and the head of the body frame of
   the last publish are kept as one prefix (`repeat`). While the input goes on with that prefix, a message costs a prefix
   comparison and one slice: no frame is parsed, nothing is looked up. Publishers that send one kind of message take
   this way; others take `_on_publish`, which finds a route by the raw bytes of its arguments.
+- *A similar publish is recognised by its shape.* Where only values differ (an id, a timestamp, the size of the body),
+  one regular expression checks the header (`HeaderShapes`), and the route is looked up by its raw bytes (`_similar`).
 - *Publishes travel in bundles.* Contents of one channel and kind, bound for the same queues, gather in `contents`
   (and their keys in `keys`) until something else comes along, and go to the queues together (`submit`). A publisher
   that goes round many queues has one bundle for each (`aside`): order counts within a queue, not between queues. What
@@ -20,12 +22,14 @@ then at most three frames long. Bodies of several frames are put together by the
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.fanout import FEW
 from leveret.protocol.codec import printed
 from leveret.protocol.errors import ConnectionFault, ReplyCode
 from leveret.protocol.frames import BODY, END, HEAD, HEADER, HEADER_AT, METHOD
+from leveret.protocol.header_shapes import HeaderShapes, Shape
 from leveret.protocol.properties import DELICATE, BadProperties, survey
 
 if TYPE_CHECKING:
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
 
 PUBLISH: Final = b"\x00\x3c\x00\x28"
 PUBLISH_IDS: Final = (60, 40)
+PUBLISH_HEAD: Final = Struct(">3sI4s")  # Type and channel, length, class and method.
+SMALLEST: Final = 30  # Fewer bytes are no method, header and body frame.
 ACK: Final = b"\x00\x3c\x00\x50"
 BASIC: Final = b"\x00\x3c\x00\x00"  # Class and weight of a content header.
 NOTHING: Final = b"\xff\xff"  # No frame of a sane client begins like this.
@@ -75,6 +81,7 @@ class PublishFastPath:
         self.repeat = NOTHING
         self.repeat_skip = 0
         self.repeat_size = 0
+        self.shapes: HeaderShapes | None = None  # Those of this publisher's headers, once two of them differed.
         self.resume_at = 0  # After a fault: where the frame after the one at fault begins.
 
     def _on_frame(self, kind: int, number: int, payload: bytes) -> None:
@@ -96,6 +103,8 @@ class PublishFastPath:
                     at = self._repeated(data, at, size)
                     if self.held:
                         return at
+                if self.shapes is not None and data.startswith(PUBLISH, at + 7):
+                    at = self._similar(self.shapes.known, data, at, size)
                 if size - at < 7:
                     return at
                 kind, number, length = HEAD.unpack_from(data, at)
@@ -179,6 +188,44 @@ class PublishFastPath:
         route.passage.went += count * len(route.queues)
         return at
 
+    def _similar(self, known: dict[bytes, Shape], data: bytes, at: int, size: int) -> int:
+        """Take all following messages whose routes and shapes are known."""
+        channel, kind, user, start = self.publisher, self.kind, self.user, at
+        if not known or channel is None or not channel.is_idle() or channel.transaction is not None:
+            return at
+        routes = self.vhost.routes  # type: ignore[union-attr]
+        own = HEAD.pack(METHOD, channel.number, 0)[:3]
+        body_max = min(self.frame_max - 8, self.limits.message_bytes_max)
+        while size - at > SMALLEST:
+            head, length, method = PUBLISH_HEAD.unpack_from(data, at)
+            end = at + length + 8
+            if method != PUBLISH or head != own or end >= size or data[end - 1] != END:
+                break
+            route = routes.get(data[at + 13 : end - 1])
+            if route is None or not route.is_plain or user not in route.writers or len(route.queues) > FEW:
+                break
+            shape = known.get(data[end + 5 : end + 7])
+            if shape is None or shape[1] != kind:
+                break
+            header = shape[0].match(data, end)
+            if header is None:
+                break
+            body_size = int.from_bytes(header[1], "big")
+            stop = header.end() + body_size + 1
+            if not 0 < body_size <= body_max or stop > size or data[stop - 1] != END:
+                break
+            if route.queues is not self.queues:
+                self._switch(route.queues)
+            self.contents.append(data[end:stop])
+            self.keys.append(route.key)
+            passage = route.passage
+            passage.came += 1
+            passage.went += len(route.queues)
+            at = stop
+        if at > start:
+            self.arguments = self.repeat = NOTHING  # Those of an earlier message.
+        return at
+
     def _on_publish(self, channel: Channel, data: bytes, at: int, end: int, size: int) -> int:
         """A publish method at `at`..`end`. Gives where its content ends, if that is one body frame or none."""
         arguments = data[at + 13 : end - 1]
@@ -231,6 +278,9 @@ class PublishFastPath:
                 self.repeat = data[at : body_at + 7]
                 self.repeat_skip = end - at
                 self.repeat_size = stop - at
+            elif body_size:
+                self.shapes = self.shapes or HeaderShapes()
+                self.shapes.learn(data[end:body_at], self.kind)
         else:
             self.submit()  # Confirms are numbered in the order in which messages came, whatever their ways.
             channel.publish_one(route, data[end:stop], self.kind)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -64,7 +65,11 @@ def test_any_mixture_arrives_in_order_and_unharmed(seed: int) -> None:
         body = random.choice((b"", b"x" * random.choice((1, 5)), b"%d" % number, bytes(300)))
         channel = random.choice((1, 1, 2))
         exchange, key = random.choice(list(ways))
-        given = {"delivery_mode": mode} if random.random() < 0.7 else {"delivery_mode": mode, "message_id": str(number)}
+        given: dict[str, Any] = {"delivery_mode": mode}
+        if random.random() < 0.6:
+            given["message_id"] = str(number)
+        if random.random() < 0.3:
+            given["headers"] = {"trace": Field("S", f"t-{number:04}")}
         count = random.choice((1, 1, 1, 4))
         sent += publish(channel, exchange, key, body, random.choice((131_072, 131_072, 108)), **given) * count
         for name in ways[exchange, key]:
@@ -192,6 +197,62 @@ def test_an_impersonator_may_name_somebody_else() -> None:
     client.declare("q")
     client.publish("q", b"abc", user_id="other")
     assert client.take() == [] and world.queue("q").ready_count == 1
+
+
+def similar(key: str, number: int) -> bytes:
+    """A publish that differs from others in its message id only."""
+    return publish(1, "", key, b"%04d" % number, message_id=f"m-{number:04}")
+
+
+def test_similar_messages_and_repeated_ones_go_their_own_ways() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q")
+    client.declare("r")
+    repeated = publish(1, "", "q", b"again", reply_to="q")  # No shape is kept of what has an address for replies.
+    client.feed(b"".join(similar("r", number) for number in range(3)))
+    client.feed(repeated * 3 + similar("r", 3))
+    client.feed(repeated * 3)
+    world.turn()
+    assert [body for body, _ in waiting(world, "q")] == [b"again"] * 6
+    assert [body for body, _ in waiting(world, "r")] == [b"0000", b"0001", b"0002", b"0003"]
+
+
+def test_a_known_route_and_shape_need_the_publishers_own_permission() -> None:
+    world = World()
+    first = world.client()
+    first.declare("q")
+    first.declare("r")
+    user = world.metadata.users["guest"]
+    world.apply(c.PutUser("other", user.password_hash, user.hashing, ()))
+    world.apply(c.SetPermissions("other", "/", "", "^q$|^amq.default$", ""))
+    first.feed(b"".join(similar(key, number) for key in "qr" for number in range(3)))
+    second = world.client(user="other")
+    second.feed(b"".join(similar("q", number) for number in range(3)))
+    world.turn()
+    assert world.queue("q").ready_count == 6
+    first.call(m.ExchangeDeclare(exchange="x", type="fanout"))
+    first.call(m.QueueBind(queue="q", exchange="x"))
+    mine = [publish(1, "x", "k", b"abcd", message_id=f"m-{number:04}") for number in range(3)]
+    first.feed(b"".join(mine))
+    second.feed(similar("q", 3) + similar("q", 4) + mine[0])
+    world.turn()
+    assert world.queue("q").ready_count == 11
+    (method,) = second.methods()
+    assert isinstance(method, m.ChannelClose) and method.reply_code == 403
+
+
+def test_similar_messages_in_a_transaction_wait_for_its_commit() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q")
+    client.feed(b"".join(similar("q", number) for number in range(3)))
+    client.call(m.TxSelect())
+    client.feed(b"".join(similar("q", number) for number in range(3, 6)))
+    world.turn()
+    assert world.queue("q").ready_count == 3
+    client.call(m.TxCommit())
+    assert [body for body, _ in waiting(world)] == [b"%04d" % number for number in range(6)]
 
 
 @pytest.mark.parametrize("copied", [0, 1, 2, 3])
