@@ -19,6 +19,9 @@ from typing import Final
 from benchmarks.clusters import cluster, mirrors
 from benchmarks.clusters.cluster import Clusters
 from benchmarks.clusters.mirrors import Mirrors
+from benchmarks.mqtt import brokers as mqtt_brokers
+from benchmarks.mqtt import measures as mqtt
+from benchmarks.mqtt.brokers import MqttLeveret
 from benchmarks.report import docs_page, results
 from benchmarks.report.results import Results
 from benchmarks.ruler.brokers import ROOT, Broker, Leveret, RabbitMQ, installed, prepared, running
@@ -28,8 +31,15 @@ from benchmarks.single.growth import Growth, Point
 
 SINGLE: Final = ("latency", "backlog", "start")
 GROWTH: Final = ("queues", "connections", "bindings", "waiting")
-NAMES: Final = (*(workload.name for workload in WORKLOADS), *SINGLE, *cluster.PARTS, *mirrors.PARTS, *GROWTH)
-GROUPS: Final = {"cluster": cluster.PARTS, "mirrors": mirrors.PARTS}  # Each stands for its parts.
+NAMES: Final = (
+    *(workload.name for workload in WORKLOADS),
+    *SINGLE,
+    *cluster.PARTS,
+    *mirrors.PARTS,
+    *mqtt.PARTS,
+    *GROWTH,
+)
+GROUPS: Final = {"cluster": cluster.PARTS, "mirrors": mirrors.PARTS, "mqtt": mqtt.PARTS}  # Each stands for its parts.
 GROWTH_SECONDS_MAX: Final = 3.0
 
 
@@ -40,7 +50,7 @@ def tell(text: str) -> None:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Measures Leveret, and RabbitMQ if it is installed. All names: "
+        description="Measures Leveret, and RabbitMQ and Mosquitto if they are installed. All names: "
         + " ".join(NAMES)
         + "".join(f"; {group} stands for {' '.join(parts)}" for group, parts in GROUPS.items()),
     )
@@ -49,7 +59,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small amounts: shows that it works, not how fast")
     parser.add_argument("--rounds", type=int, help="rounds of each workload (3, quick: 1); medians count")
     parser.add_argument("--seconds", type=float, help="duration of publishing in a round (5, quick: 0.5)")
-    parser.add_argument("--leveret-only", action="store_true", help="do not measure RabbitMQ")
+    parser.add_argument("--leveret-only", action="store_true", help="do not measure other brokers")
     parser.add_argument("--data", type=Path, help="folder for the brokers' data (default: the system's temporary one)")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "output", help="default: %(default)s")
     parser.add_argument("--from", dest="earlier", type=Path, nargs="+", metavar="JSON", help="show earlier results")
@@ -126,6 +136,7 @@ class Session:
         self.file: Path = options.output / "results.json"
         self.kinds = [kind for kind in installed() if kind is Leveret or not options.leveret_only]
         self.found = Results(environment=results.environment(self.data or Path(tempfile.gettempdir())))
+        self.mqtt_kinds = [kind for kind in mqtt_brokers.installed() if kind is MqttLeveret or not options.leveret_only]
         if len(self.kinds) == 1:
             tell("RabbitMQ is left out" if options.leveret_only else "RabbitMQ is not installed here")
 
@@ -139,6 +150,7 @@ class Session:
             self._start()
         self._cluster()
         self._mirrors()
+        self._mqtt()
         self._growth()
         return self.found
 
@@ -244,6 +256,21 @@ class Session:
                 self._save()
         for node in measured.nodes:
             self._note_version(node)
+
+    def _mqtt(self) -> None:
+        parts = [part for part in mqtt.PARTS if part in self.only]
+        found = self.found
+        measured = mqtt.Measures(self.mqtt_kinds, self.rounds, self.seconds, self.quick, self.data, tell)
+        found.mqtt, found.mqtt_missing, found.mqtt_figures = measured.rates, measured.missing, measured.figures
+        measured.rounds_run, measured.problems = found.rounds, found.problems
+        if parts and not mqtt_brokers.Mosquitto.program():
+            tell("Mosquitto is not installed here")
+        for part in parts:
+            measured.run(part)
+            for name, version in measured.versions.items():
+                if name != results.OURS:
+                    found.environment[results.TITLES[name]] = version
+            self._save()
 
     # -- Leveret alone -------------------------------------------------------------------------------------------
 

@@ -16,11 +16,12 @@ from typing import Any, Final
 import leveret
 from benchmarks.clusters.cluster import WAYS, Rates
 from benchmarks.clusters.mirrors import ROWS, Figures
+from benchmarks.mqtt import measures as mqtt
 from benchmarks.ruler.workloads import WORKLOADS
 from benchmarks.single.growth import Point
 
-OURS, OTHER = "leveret", "rabbitmq"
-TITLES: Final = {OURS: "Leveret", OTHER: "RabbitMQ"}
+OURS, OTHER, MOSQUITTO = "leveret", "rabbitmq", "mosquitto"
+TITLES: Final = {OURS: "Leveret", MOSQUITTO: "Mosquitto", OTHER: "RabbitMQ"}
 MIB: Final = 1 << 20
 
 
@@ -44,6 +45,9 @@ class Results:
     handover: Figures = field(default_factory=dict)
     move: Figures = field(default_factory=dict)
     refill: Figures = field(default_factory=dict)
+    mqtt: Rates = field(default_factory=dict)  # row → broker → messages a second
+    mqtt_missing: Rates = field(default_factory=dict)  # row → broker → part of the messages
+    mqtt_figures: Rates = field(default_factory=dict)  # figure → broker → number
     rounds: list[dict[str, Any]] = field(default_factory=list)  # each run of a workload by itself
     problems: list[str] = field(default_factory=list)
 
@@ -115,6 +119,7 @@ def markdown(results: Results) -> str:
         _single("", SINGLE, results),
         *(_rates(title, head, rows(results), results) for title, head, rows in CLUSTER),
         _single("The master is killed; a mirror is filled", MIRRORS, results),
+        _mqtt(results),
         *(_curve(title, results.growth.get(key, [])) for key, title in CURVES.items()),
     ]
     if results.problems:
@@ -263,6 +268,43 @@ CLUSTER: Final = (
     ("Mirrored queues, three copies", "messages a second", mirrored_rows),
     ("Copies of a queue, five nodes: safe", "messages a second", member_rows),
 )
+
+MQTT_FIGURES: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
+    "idle_bytes": (f"memory of an idle connection ({mqtt.IDLE:,} of them), bytes", "{:,.0f}".format),
+    "subscribed_bytes": ("the same, each with a subscription of its own, bytes", "{:,.0f}".format),
+    "retained_per_s": ("retained messages taken, each with a topic of its own, a second", "{:,.0f}".format),
+    "found_s": (f"{mqtt.RETAINED:,} retained messages found by a wildcard, s", "{:.2f}".format),
+}
+MISSING_MIN: Final = 0.001  # What is less is shown as nothing.
+
+
+def _mqtt(results: Results) -> str:
+    """Returns the table of MQTT: a broker without a figure in a row does not do what it asks for."""
+    measured = {name for rows in (results.mqtt, results.mqtt_figures) for row in rows.values() for name in row}
+    brokers = [name for name in TITLES if name in measured]
+    rows = []
+    for one in (*mqtt.ROWS, *mqtt.MIRRORED_ROWS):
+        if rates := results.mqtt.get(one.name):
+            missing = results.mqtt_missing.get(one.name, {})
+            shown = {name: _with_missing(rate, missing.get(name, 0.0)) for name, rate in rates.items()}
+            rows.append(_beside(f"**{one.name}**: {one.about}", rates, shown, brokers))
+    for name, (title, show) in MQTT_FIGURES.items():
+        if figures := results.mqtt_figures.get(name):
+            rows.append(_beside(title, figures, {broker: show(value) for broker, value in figures.items()}, brokers))
+    if not rows:
+        return ""
+    others = [f"to {TITLES[name]}" for name in brokers if name != OURS]
+    return "### MQTT\n\n" + table(["messages a second", *(TITLES[name] for name in brokers), *others], rows)
+
+
+def _beside(title: str, values: dict[str, float], shown: dict[str, str], brokers: Sequence[str]) -> list[str]:
+    ratios = [ratio(values[OURS], values[name]) if name in values else "" for name in brokers if name != OURS]
+    return [title, *(shown.get(name, "–") for name in brokers), *ratios]
+
+
+def _with_missing(rate: float, missing: float) -> str:
+    return f"{rate:,.0f}" + (f" ({missing:.0%} missing)" if missing >= MISSING_MIN else "")
+
 
 CURVES: Final = {
     "queues": "Queues",

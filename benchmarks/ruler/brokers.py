@@ -21,7 +21,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
 from benchmarks.ruler.calls import HOST, Connection
 from leveret.client.amqp import BrokerError
@@ -47,19 +47,14 @@ class Policy(NamedTuple):
     definition: Mapping[str, Any]
 
 
-class Broker(ABC):
-    """A node in `folder`, not started. It may be started again after `stop` or `kill`, with the same data.
-
-    One that is `beside` another joins it at its first start, so the other must run by then.
-    """
+class Server(ABC):
+    """The process of a broker in `folder`, not started. It may be started again after `stop` or `kill`, with the same
+    data."""
 
     name: ClassVar[str]
 
-    def __init__(self, folder: Path, beside: Self | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.beside = beside
-        self.port, self.cluster_port = free_ports(2)
-        self.node = f"benchmark{self.port}@localhost"
         self.process: subprocess.Popen[bytes] | None = None
         self.version = ""
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,19 +66,8 @@ class Broker(ABC):
     def environment(self) -> dict[str, str]: ...
 
     @abstractmethod
-    def set_policy(self, policy: Policy) -> None: ...
-
-    @abstractmethod
-    def await_copies(self, queue: str, copies: int) -> None:
-        """Waits until that many nodes have all of the queue, including its master."""
-
-    def add_copies(self, policy: Policy, queue: str, copies: int) -> tuple[float, float]:
-        """Sets a policy that gives the queue more copies, and waits for them; returns when it was set and when they
-        were in sync, in seconds of the system's clock."""
-        began = time.time()
-        self.set_policy(policy)
-        self.await_copies(queue, copies)
-        return began, time.time()
+    def ask_version(self, timeout_s: float) -> str:
+        """Opens a connection and returns the broker's version; raises OSError or BrokerError if it is not ready."""
 
     def pid(self) -> int:
         """Returns the process that holds the messages."""
@@ -106,10 +90,8 @@ class Broker(ABC):
             )
         while time.perf_counter() - began < timeout_s:
             try:
-                with Connection(self.port, timeout_s) as connection:
-                    took = time.perf_counter() - began
-                    self.version = self.version or connection.version
-                    return took
+                self.version = self.ask_version(timeout_s)
+                return time.perf_counter() - began
             except (OSError, BrokerError):
                 if self.process.poll() is not None:
                     break
@@ -160,6 +142,38 @@ class Broker(ABC):
         return int(subprocess.check_output(["ps", "-o", "rss=", "-p", str(pid)])) << 10
 
 
+class Broker(Server):
+    """A node of a broker that speaks AMQP and forms clusters.
+
+    One that is `beside` another joins it at its first start, so the other must run by then.
+    """
+
+    def __init__(self, folder: Path, beside: Self | None = None) -> None:
+        super().__init__(folder)
+        self.beside = beside
+        self.port, self.cluster_port = free_ports(2)
+        self.node = f"benchmark{self.port}@localhost"
+
+    @abstractmethod
+    def set_policy(self, policy: Policy) -> None: ...
+
+    @abstractmethod
+    def await_copies(self, queue: str, copies: int) -> None:
+        """Waits until that many nodes have all of the queue, including its master."""
+
+    def ask_version(self, timeout_s: float) -> str:
+        with Connection(self.port, timeout_s) as connection:
+            return self.version or connection.version
+
+    def add_copies(self, policy: Policy, queue: str, copies: int) -> tuple[float, float]:
+        """Sets a policy that gives the queue more copies, and waits for them; returns when it was set and when they
+        were in sync, in seconds of the system's clock."""
+        began = time.time()
+        self.set_policy(policy)
+        self.await_copies(queue, copies)
+        return began, time.time()
+
+
 class Leveret(Broker):
     name = "leveret"
 
@@ -182,7 +196,7 @@ class Leveret(Broker):
     def environment(self) -> dict[str, str]:
         """Returns an environment without the shell's settings, in which bytecode may be kept, as in an installed
         package."""
-        return {key: value for key, value in _plain_environment().items() if key != "PYTHONDONTWRITEBYTECODE"}
+        return {key: value for key, value in plain_environment().items() if key != "PYTHONDONTWRITEBYTECODE"}
 
     def set_policy(self, policy: Policy) -> None:
         name, pattern, definition = policy
@@ -238,7 +252,7 @@ class RabbitMQ(Broker):
 
     @staticmethod
     def program() -> str | None:
-        return _first_program(RABBITMQ_PROGRAMS) if shutil.which("epmd") else None
+        return first_program(RABBITMQ_PROGRAMS) if shutil.which("epmd") else None
 
     def command(self) -> list[str]:
         program = self.program()
@@ -247,7 +261,7 @@ class RabbitMQ(Broker):
 
     def environment(self) -> dict[str, str]:
         folder = self.folder
-        return _plain_environment() | {
+        return plain_environment() | {
             "HOME": str(self.home),
             "RABBITMQ_NODENAME": self.node,
             "RABBITMQ_NODE_IP_ADDRESS": HOST,
@@ -299,7 +313,7 @@ class RabbitMQ(Broker):
         return int(began) / 1_000, int(ended) / 1_000
 
     def control(self, *words: str, timeout_s: float = CONTROL_TIMEOUT_S) -> str:
-        program = _first_program(RABBITMQCTL_PROGRAMS)
+        program = first_program(RABBITMQCTL_PROGRAMS)
         if program is None:
             raise BrokerError("rabbitmqctl is not where rabbitmq-server is")
         command = [program, "--node", self.node, *words]
@@ -351,12 +365,16 @@ def _awaiting(queue: str, copies: int) -> str:
     return f"Wait = fun Again() -> {lookup}, {step} end, "
 
 
-def _plain_environment() -> dict[str, str]:
+def plain_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(("LEVERET_", "RABBITMQ_"))}
 
 
-def _first_program(programs: Sequence[str]) -> str | None:
+def first_program(programs: Sequence[str]) -> str | None:
     return next((found for found in map(shutil.which, programs) if found), None)
+
+
+S = TypeVar("S", bound=Server)
+B = TypeVar("B", bound=Broker)
 
 
 def free_ports(count: int) -> list[int]:
@@ -372,30 +390,41 @@ def installed() -> list[type[Broker]]:
 
 
 @contextlib.contextmanager
-def prepared(kind: type[Broker], data: Path | None = None, beside: Broker | None = None) -> Iterator[Broker]:
+def prepared(kind: type[B], data: Path | None = None, beside: B | None = None) -> Iterator[B]:
     """Returns a broker that is not started yet, in a new folder under `data` (default: the system's temporary one)."""
-    folder = Path(tempfile.mkdtemp(prefix=f"{kind.name}-benchmark-", dir=data))
-    broker = kind(folder, beside)
-    try:
+    folder = new_folder(kind, data)
+    with kept(kind(folder, beside)) as broker:
         yield broker
-    finally:
-        broker.kill()
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+def new_folder(kind: type[Server], data: Path | None) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f"{kind.name}-benchmark-", dir=data))
 
 
 @contextlib.contextmanager
-def running(kind: type[Broker], data: Path | None = None) -> Iterator[Broker]:
-    """Yields a started broker. Its data is deleted afterwards, so it need not stop in an orderly way."""
+def kept(server: S) -> Iterator[S]:
+    """Kills the server at the end, and deletes its folder: its data is not needed, so it need not stop in an orderly
+    way."""
+    try:
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(server.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def running(kind: type[B], data: Path | None = None) -> Iterator[B]:
+    """Yields a started broker, which is gone afterwards."""
     with prepared(kind, data) as broker:
         broker.start()
         yield broker
 
 
 @contextlib.contextmanager
-def cluster(kind: type[Broker], size: int, data: Path | None = None) -> Iterator[list[Broker]]:
+def cluster(kind: type[B], size: int, data: Path | None = None) -> Iterator[list[B]]:
     """Yields started nodes that are one cluster, founded by the first. All are gone afterwards, started or not."""
     with contextlib.ExitStack() as started:
-        nodes: list[Broker] = []
+        nodes: list[B] = []
         for _ in range(size):
             node = started.enter_context(prepared(kind, data, nodes[0] if nodes else None))
             node.start()

@@ -94,6 +94,7 @@ LAYERS = (
     "benchmarks.ruler",
     "benchmarks.single",
     "benchmarks.clusters",
+    "benchmarks.mqtt",
     "benchmarks.report",
     "benchmarks.scaling",
     "benchmarks",
