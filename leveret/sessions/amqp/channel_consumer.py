@@ -5,8 +5,8 @@ A delivery is the method frame, then the content as it is stored:
     frame head | 60 60 | consumer tag | delivery tag | redelivered | exchange, routing key | 0xCE | content
     └──────────── head ─────────────┘ └────── packed per message ─┘ └──────── tail ───────┘
 
-For messages of one key, head and tail are made once; per message there is one `struct` call and the content, and the
-list of pieces is filled by slices, so that no Python code runs per message. For the same reason a delivery is noted in
+The head depends on the length of the key only. Per message there is one `struct` call and the content, and the list of
+pieces is filled by slices, so that no Python code runs per message. For the same reason a delivery is noted in
 the session here, and not by a call of it (`Session.on_delivered`).
 """
 
@@ -31,13 +31,28 @@ DELIVER: Final = b"\x00\x3c\x00\x3c"
 UNLIMITED: Final = 1 << 30
 
 
+class Heads(dict[int, bytes]):
+    """The beginnings of a consumer's deliveries up to its tag, by the length of the key."""
+
+    __slots__ = ("channel", "tag")
+
+    def __init__(self, channel: int, tag: str) -> None:
+        self.channel = channel
+        raw = tag.encode("utf-8", "surrogateescape")
+        self.tag = bytes((len(raw),)) + raw
+
+    def __missing__(self, key_bytes: int) -> bytes:
+        size = len(DELIVER) + len(self.tag) + 9 + key_bytes
+        head = self[key_bytes] = HEAD.pack(METHOD, self.channel, size) + DELIVER + self.tag
+        return head
+
+
 class ChannelConsumer:
     """One basic.consume."""
 
     __slots__ = (
-        "arguments", "as_stored", "begins_at", "cancels_on_failover", "channel", "exclusive", "head", "key", "no_ack",
-        "output", "pack", "prefetch", "priority", "queue", "session", "tag", "tag_bytes", "tail", "timeout_ms",
-        "unacked",
+        "arguments", "as_stored", "begins_at", "cancels_on_failover", "channel", "exclusive", "heads", "no_ack",
+        "output", "pack", "prefetch", "priority", "queue", "session", "tag", "timeout_ms", "unacked",
     )
 
     def __init__(
@@ -59,15 +74,11 @@ class ChannelConsumer:
         self.begins_at = start
         self.cancels_on_failover, self.priority, self.timeout_ms = self.session.consumer_options(wanted.arguments)
         self.unacked = 0
-        raw = wanted.tag.encode("utf-8", "surrogateescape")
-        self.tag_bytes = bytes((len(raw),)) + raw
         # Stored contents are on channel 1, in frames within the node's frame_max: most consumers take them as they are.
         connection = channel.connection
         self.as_stored = channel.number == 1 and connection.frame_max >= connection.limits.frame_max > 0
-        self.key = b""
-        self.head = b""
-        self.tail = b""
-        self.pack = Struct(">QB").pack
+        self.heads = Heads(channel.number, wanted.tag)
+        self.pack = Struct(f">{HEAD.size + len(DELIVER) + len(self.heads.tag)}sQB").pack
 
     @property
     def who(self) -> str:
@@ -103,18 +114,17 @@ class ChannelConsumer:
         keys = batch.keys if whole else batch.keys[lo:hi]
         key = keys[0]
         if self.as_stored and not batch.redelivered and keys.count(key) == count:
-            if key is not self.key:
-                self._use_key(key)
+            head, tail = self.heads[len(key)], key + END_BYTE
             pieces: list[bytes] = [b""] * (3 * count)
-            pieces[0::3] = map(self.pack, repeat(self.head), range(first_tag, first_tag + count), repeat(0))
-            pieces[1::3] = [self.tail] * count
+            pieces[0::3] = map(self.pack, repeat(head), range(first_tag, first_tag + count), repeat(0))
+            pieces[1::3] = [tail] * count
             pieces[2::3] = contents
         else:
             kinds = batch.kinds if whole else batch.kinds[lo:hi]
             queue = self.queue
             if batch.redelivered and queue.is_local and (returns := queue.extension(DeliveryLimit)) is not None:
                 contents = returns.labelled(batch, lo, hi)  # Else its own node has done so.
-            pieces = self._one_by_one(first_tag, contents, keys, kinds)
+            pieces = self._of_many_keys(first_tag, contents, keys, kinds)
         if session.prefetch:
             session.last_served = self
         # A delivery's method is about as long as our overhead.
@@ -131,24 +141,18 @@ class ChannelConsumer:
         if firehose is not None:
             firehose.on_delivered(session, self.queue, batch, lo, hi)
 
-    def _one_by_one(self, tag: int, contents: list[bytes], keys: list[bytes], kinds: bytearray) -> list[bytes]:
-        pieces: list[bytes] = []
-        number, frame_max = self.channel.number, self.channel.connection.frame_max
-        for content, key, kind in zip(contents, keys, kinds, strict=True):
-            if key is not self.key:
-                self._use_key(key)
-            if not self.as_stored:
-                content = reframe(content, number, frame_max)
-            pieces += (self.pack(self.head, tag, kind & REDELIVERED != 0), self.tail, content)
-            tag += 1
+    def _of_many_keys(self, tag: int, contents: list[bytes], keys: list[bytes], kinds: bytearray) -> list[bytes]:
+        count = len(contents)
+        if not self.as_stored:
+            number, frame_max = self.channel.number, self.channel.connection.frame_max
+            contents = [reframe(content, number, frame_max) for content in contents]
+        heads = map(self.heads.__getitem__, map(len, keys))
+        pieces: list[bytes] = [b""] * (4 * count)
+        pieces[0::4] = map(self.pack, heads, range(tag, tag + count), [kind & REDELIVERED != 0 for kind in kinds])
+        pieces[1::4] = keys
+        pieces[2::4] = [END_BYTE] * count
+        pieces[3::4] = contents
         return pieces
-
-    def _use_key(self, key: bytes) -> None:
-        size = len(DELIVER) + len(self.tag_bytes) + 9 + len(key)
-        head = HEAD.pack(METHOD, self.channel.number, size) + DELIVER + self.tag_bytes
-        if len(head) != len(self.head):
-            self.pack = Struct(f">{len(head)}sQB").pack
-        self.key, self.head, self.tail = key, head, key + END_BYTE
 
     def on_queue_deleted(self) -> None:
         self.channel.on_consumer_ended(self.tag)

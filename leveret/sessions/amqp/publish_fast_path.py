@@ -10,7 +10,7 @@ Four things keep it short:
   one regular expression checks the header (`HeaderShapes`), and the route is looked up by its raw bytes (`_similar`).
 - *Publishes travel in bundles.* Contents of one channel and kind, bound for the same queues, gather in `contents`
   (and their keys in `keys`) until something else comes along, and go to the queues together (`submit`). A publisher
-  that goes round many queues has one bundle for each (`aside`): order counts within a queue, not between queues. What
+  that goes round many queues has one bundle for each (`bundles`): order counts within a queue, not between queues. What
   goes to several queues at once would overlap, so it has no other bundle beside it. Every frame that is no publish
   submits first. What goes to very many queues is taken in as far as the turn's budget allows: see `fanout`.
 - *Contents stay bytes.* What is sliced from the input is what is stored and delivered, frame heads included.
@@ -69,8 +69,9 @@ class PublishFastPath:
         self.contents: list[bytes] = []
         self.keys: list[bytes] = []
         self.queues: tuple[AnyQueue, ...] = ()
-        self.aside: dict[tuple[AnyQueue, ...], tuple[list[bytes], list[bytes]]] = {}  # Bundles for other single queues.
-        self.mixes = True  # There may be such bundles.
+        # All bundles, this one included, if there are several: each is bound for one queue.
+        self.bundles: dict[tuple[AnyQueue, ...], tuple[list[bytes], list[bytes]]] = {}
+        self.mixes = True  # There may be several.
         self.is_wide = False  # They are bound for many queues.
         self.publisher: Channel | None = None
         self.kind = 0
@@ -347,23 +348,28 @@ class PublishFastPath:
 
     def _switch(self, queues: tuple[AnyQueue, ...]) -> None:
         """Go on with the bundle for other queues."""
-        if self.mixes and len(queues) == 1 and len(self.queues) == 1:
-            if self.contents:
-                self.aside[self.queues] = (self.contents, self.keys)
-            self.contents, self.keys = self.aside.pop(queues) if queues in self.aside else ([], [])
-        else:
+        if not self.mixes or len(queues) > 1 or len(self.queues) > 1:
             self.submit()
+        elif self.bundles or self.contents:
+            if not self.bundles:
+                self.bundles[self.queues] = (self.contents, self.keys)
+            bundle = self.bundles.get(queues)
+            if bundle is None:
+                bundle = self.bundles[queues] = ([], [])
+            self.contents, self.keys = bundle
         self.queues = queues
         self.is_wide = len(queues) > FEW
 
     def submit(self) -> None:
         """Hand the gathered publishes to their queues."""
-        if not self.contents and not self.aside:
+        if self.bundles:
+            bundles = [(queues, contents, keys) for queues, (contents, keys) in self.bundles.items() if contents]
+            self.bundles = {}
+        elif self.contents:
+            bundles = [(self.queues, self.contents, self.keys)]
+        else:
             return
-        bundles = [(queues, contents, keys) for queues, (contents, keys) in self.aside.items()]
-        if self.contents:
-            bundles.append((self.queues, self.contents, self.keys))
-        self.contents, self.keys, self.aside = [], [], {}
+        self.contents, self.keys = [], []
         assert self.publisher is not None
         self.publisher.publish(bundles, self.kind)
 

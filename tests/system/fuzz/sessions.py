@@ -82,7 +82,7 @@ class _Session:
         assert len(connection.rest) <= 3 * (LIMITS.frame_max + 8), "the input piles up"
         for channel in connection.channels.values():
             assert sum(map(len, channel.body)) <= 2 * LIMITS.message_bytes_max + LIMITS.frame_max
-        assert not connection.contents and not connection.aside, "publishes were left behind"
+        assert not connection.contents and not connection.bundles, "publishes were left behind"
 
     def answers(self) -> list[str]:
         """All that was said before the connection was closed."""
