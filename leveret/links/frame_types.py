@@ -33,6 +33,7 @@ ASK: Final = 42
 LIMIT: Final = 43
 SAFE: Final = 44
 DELIVER: Final = 45
+DELIVER_NUMBERED: Final = 69  # With the numbers that the messages have in their queue.
 ANSWER: Final = 46
 CANCELLED: Final = 47
 CREDIT: Final = 48

@@ -26,11 +26,12 @@ A session takes its queues along when it ends, in the same command.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from leveret.base.range_set import merged
 from leveret.metadata.model.refusals import Refusal
 from leveret.metadata.mqtt.events import SessionChanged, WillDue
-from leveret.metadata.mqtt.records import UNKNOWN_MS, ClientSession, DueWill, Will
+from leveret.metadata.mqtt.records import UNKNOWN_MS, ClientSession, DueWill, NumberRange, Will
 from leveret.metadata.retained_messages import drop, keep
 
 if TYPE_CHECKING:
@@ -46,7 +47,11 @@ if TYPE_CHECKING:
         SweepSessions,
         WillsPublished,
     )
+    from leveret.metadata.mqtt.records import Ranges
     from leveret.metadata.store import Metadata
+
+
+TAKEN_MAX: Final = 1_024  # Ranges of numbers.
 
 
 def claim_client_ids(metadata: Metadata, command: ClaimClientIds, events: list[Event]) -> Refusal | None:
@@ -178,7 +183,27 @@ def _changed(old: ClientSession, row: SessionRow) -> ClientSession:
             received.pop(packet_id, None)
     if row.releasing or row.released:
         releasing = (releasing | frozenset(_each(row.releasing))) - frozenset(_each(row.released))
-    return replace(old, subscriptions=subscriptions, received=received, last_number=last_number, releasing=releasing)
+    taken_of, taken = old.taken_of, old.taken
+    if row.taken:
+        taken = _with(taken if row.taken_of == taken_of else (), row.taken)
+        taken_of = row.taken_of
+    return replace(
+        old,
+        subscriptions=subscriptions,
+        received=received,
+        last_number=last_number,
+        releasing=releasing,
+        taken_of=taken_of,
+        taken=taken,
+    )
+
+
+def _with(ranges: Ranges, more: Ranges) -> Ranges:
+    """Return ranges of numbers with some more. The lowest are forgotten if there are too many."""
+    last = ranges[-1] if ranges else None
+    if last is not None and len(more) == 1 and last.last + 1 == more[0].first:  # QoS 2 is all that the client gets.
+        return (*ranges[:-1], NumberRange(last.first, more[0].last))
+    return tuple(NumberRange(*one) for one in merged([*ranges, *more])[-TAKEN_MAX:])
 
 
 def _each(ids: Ids) -> list[int]:

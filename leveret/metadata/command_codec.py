@@ -28,7 +28,15 @@ from leveret.metadata.model.commands import Command
 from leveret.metadata.model.records import NO_ARGUMENTS, DestinationKind
 from leveret.metadata.model.view import View
 from leveret.metadata.mqtt import commands as mqtt
-from leveret.metadata.mqtt.records import NO_NUMBERS, NO_SUBSCRIPTIONS, RetainedMessage, Subscription, Will
+from leveret.metadata.mqtt.records import (
+    NO_NUMBERS,
+    NO_SUBSCRIPTIONS,
+    NumberRange,
+    Ranges,
+    RetainedMessage,
+    Subscription,
+    Will,
+)
 from leveret.protocol.tables import DEPTH_MAX, Field, Table
 
 VERSION: Final = 1
@@ -291,6 +299,12 @@ def _ranges(width: int) -> tuple[Callable[[Any], Json], Callable[[Any], Any]]:
     return lambda rows: [list(row(each)) for each in rows], lambda rows: tuple(row(each) for each in rows)
 
 
+def _number_range(value: Any) -> NumberRange:
+    if len(value) != 2 or not 0 < _whole(value[0]) <= _whole(value[1]):
+        raise BadEncoding(f"{_shown(value)} is no range of numbers")
+    return NumberRange(*value)
+
+
 def _dump_numbers_by_id(value: dict[int, int]) -> list[Json]:
     return [[_whole(packet_id), _whole(number)] for packet_id, number in value.items()]
 
@@ -430,6 +444,7 @@ _COLUMNS: Final[dict[Any, tuple[Callable[[Any], Json], Callable[[Any], Any]]]] =
     dict[int, int]: (_dump_numbers_by_id, _load_numbers_by_id),
     dict[str, Subscription]: (_dump_subscriptions, _load_subscriptions),
     mqtt.Ids: _ranges(2),
+    Ranges: (lambda value: list(map(list, map(_number_range, value))), lambda value: tuple(map(_number_range, value))),
     mqtt.NumberedIds: _ranges(3),
     RetainedMessage | None: _or_none(_of_record(RetainedMessage)),
     Will | None: _or_none(_of_record(Will)),

@@ -52,7 +52,7 @@ from leveret.metadata.mqtt.events import SessionChanged
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.metadata.model.commands import Command
-    from leveret.metadata.mqtt.records import ClientSession, Subscription, Will
+    from leveret.metadata.mqtt.records import ClientSession, Ranges, Subscription, Will
     from leveret.metadata.store import Applied
 
 ROWS_MAX: Final = 2_000  # In one command.
@@ -113,6 +113,8 @@ class SessionChange:
     completed: Ids = ()
     releasing: Ids = ()
     released: Ids = ()
+    taken_of: str = ""
+    taken: Ranges = ()
 
 
 class _State(Enum):
@@ -211,7 +213,7 @@ class ClientIds:
         else:
             row = SessionRow(
                 vhost, client_id, epoch, change.subscribe, change.unsubscribe, change.received, change.completed,
-                change.releasing, change.released,
+                change.releasing, change.released, change.taken_of, change.taken,
             )  # fmt: skip
             changing = _Changing(row, then)
             if _change_bytes(changing) > CHANGE_BYTES_MAX:
@@ -376,7 +378,7 @@ def _tell(changes: list[_Changing], applied: Applied) -> None:
 
 def _change_bytes(changing: _Changing) -> int:
     row = changing.row
-    ranges = len(row.received) + len(row.completed) + len(row.releasing) + len(row.released)
+    ranges = len(row.received) + len(row.completed) + len(row.releasing) + len(row.released) + len(row.taken)
     return len(row.client_id) + 24 * ranges + sum(map(len, row.subscribe)) + sum(map(len, row.unsubscribe))
 
 

@@ -24,6 +24,11 @@ class Consumer(Protocol):
     unacked: int  # Messages out with this consumer.
     begins_at: Start | None  # Of a stream's consumer: where it begins, or goes on.
 
+    @property
+    def is_exact(self) -> bool:
+        """Return whether it takes only messages that are safe, so that what it has seen can be told by their numbers: a
+        number that was lost with its message would be another message's."""
+
     def room(self, average_bytes: int) -> int:
         """Return how many messages of about this size it takes in this turn; 0 or less: none."""
 

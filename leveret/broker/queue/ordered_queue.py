@@ -323,6 +323,8 @@ class OrderedQueue(LocalQueue):
                 continue
             if len(consumers) == 1:
                 consumer = consumers[0]
+                if consumer.is_exact and head.batch.stored and not head.batch.logged:
+                    break  # `on_logged` goes on.
                 room = consumer.room(head.batch.average_bytes())
                 if room <= 0:
                     break

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import takewhile
+from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.broker.delivery.answers import unreachable
@@ -44,13 +45,15 @@ FLUSH_BYTES: Final = 8 << 20  # Publishes in one frame; a link's frame has at mo
 
 
 class RemoteBatch(Batch):
-    """Messages that came over a link; `first` is the tag of the first, on that link."""
+    """Messages that came over a link; `first` is the tag of the first, on that link, and `first_number` its number in
+    the queue, if that was told."""
 
-    __slots__ = ("client_end",)
+    __slots__ = ("client_end", "first_number")
 
-    def __init__(self, client_end: ClientEnd, first: int, messages: w.Messages) -> None:
+    def __init__(self, client_end: ClientEnd, first: int, messages: w.Messages, first_number: int = 0) -> None:
         super().__init__(first)
         self.client_end = client_end
+        self.first_number = first_number
         self.contents, self.keys, self.kinds = messages
         self.left = len(self.contents)
         self.size = sum(map(len, self.contents)) + MESSAGE_OVERHEAD * self.left
@@ -452,17 +455,23 @@ class ClientEnd:
                     self.broker.journal.on_safe(*watched)
 
     def _on_deliver(self, payload: bytes) -> None:
+        self._deliver(payload, w.DELIVERY)
+
+    def _on_deliver_numbered(self, payload: bytes) -> None:
+        self._deliver(payload, w.NUMBERED_DELIVERY)
+
+    def _deliver(self, payload: bytes, entry: Struct) -> None:
         at = 0
         while at < len(payload):
-            number, first = w.unpack_one(w.DELIVERY, payload, at)
-            messages, at = w.unpack_run(payload, at + w.DELIVERY.size)
+            number, first, *first_number = w.unpack_one(entry, payload, at)
+            messages, at = w.unpack_run(payload, at + entry.size)
             subscription = self.subscriptions.get(number)
             count = len(messages.contents)
             if subscription is None:
                 # It was cancelled meanwhile, and the client will never see these.
                 self.settle(w.RETURNED, first, first + count - 1)
                 continue
-            subscription.feed.append(Span(RemoteBatch(self, first, messages), 0, count))
+            subscription.feed.append(Span(RemoteBatch(self, first, messages, *first_number), 0, count))
             self.broker.dirty[subscription.queue] = None
 
     def _on_answer(self, payload: bytes) -> None:
@@ -532,6 +541,7 @@ def _send_elsewhere(queue: RemoteQueue, bundle: Bundle) -> None:
 _FROM_OWNER_END: Final[dict[int, Callable[[ClientEnd, bytes], None]]] = {
     frame_types.SAFE: ClientEnd._on_safe,
     frame_types.DELIVER: ClientEnd._on_deliver,
+    frame_types.DELIVER_NUMBERED: ClientEnd._on_deliver_numbered,
     frame_types.ANSWER: ClientEnd._on_answer,
     frame_types.CANCELLED: ClientEnd._on_cancelled,
     frame_types.CREDIT: ClientEnd._on_credit,

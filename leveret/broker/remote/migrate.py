@@ -17,10 +17,12 @@ home's next run, or will never come; so the target keeps what is staged until th
 
 A `Departure` is, to its queue, a consumer: it takes messages as room allows, unacknowledged until the end.
 
-**Leases** (see `broker.queue.leases`) move with their messages, which are requeued and sent with the others. At the
-target messages have other numbers, in the order in which they are sent, and a lease is expressed in these. They are
-higher than any that the queue has had at home, or will have until it is gone: a client that still reads by a former
-number must find nothing, rather than another message.
+At the target messages have other **numbers**, in the order in which they are sent. They are higher than any that the
+queue has had at home, or will have until it is gone: a client that still reads by a former number must find nothing,
+rather than another message; and what a session of MQTT has taken, it has taken by its number.
+
+**Leases** (see `broker.queue.leases`) move with their messages, which are requeued and sent with the others. A lease is
+expressed in the new numbers.
 """
 
 from __future__ import annotations
@@ -66,6 +68,7 @@ class Departure:
     tag = ""
     no_ack = False
     exclusive = True
+    is_exact = False
     priority = 0
     timeout_ms: int | None = None
     begins_at: Start | None = None
@@ -80,7 +83,7 @@ class Departure:
         self.client_end: ClientEnd | None = None
         self.run = ""
         self.pieces: list[tuple[Batch, int, int]] = []  # Sent, and kept in case the move fails.
-        self.first = 1  # The number of the first of them at the target.
+        self.first = 0  # The number of the first of them at the target.
         self.confirms = Confirms(self._on_staged)
         self.under_way = 0
         self.begun = False
@@ -95,8 +98,7 @@ class Departure:
         self.client_end = client_end
         self.queue.begin_move(self)
         self.broker.arrivals.leaving[self] = None
-        if self.queue.extension(Leases) is not None:
-            self.first = (self.queue.next_seq // LIFE + 1) * LIFE
+        self.first = (self.queue.next_seq // LIFE + 1) * LIFE
         client_end.ask(self.queue, w.ADOPT, w.U64.pack(self.first), self._on_adopted)
 
     def _on_adopted(self, answer: bytes | Refusal) -> None:

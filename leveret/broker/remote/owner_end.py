@@ -46,8 +46,8 @@ class RemoteConsumer:
     """A consumer at another node."""
 
     __slots__ = (
-        "begins_at", "exclusive", "owner_end", "no_ack", "number", "prefetch", "priority", "queue", "sent_bytes", "tag",
-        "taken_bytes", "timeout_ms", "unacked",
+        "begins_at", "exclusive", "is_exact", "owner_end", "no_ack", "number", "prefetch", "priority", "queue",
+        "sent_bytes", "tag", "taken_bytes", "timeout_ms", "unacked",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +61,7 @@ class RemoteConsumer:
         prefetch: int,
         priority: int,
         start: Start | None = None,
+        is_exact: bool = False,
     ) -> None:
         self.owner_end = owner_end
         self.number = number
@@ -71,6 +72,7 @@ class RemoteConsumer:
         self.prefetch = prefetch  # 0 is no limit.
         self.priority = priority
         self.begins_at = start
+        self.is_exact = is_exact  # Its node is told the numbers of messages.
         self.timeout_ms: int | None = None  # The client's node applies the consumer timeout.
         self.unacked = 0
         self.sent_bytes = self.taken_bytes = 0  # In all, since it subscribed.
@@ -106,7 +108,8 @@ class RemoteConsumer:
         keys = batch.keys if whole else batch.keys[lo:hi]
         size = sum(map(len, contents)) + MESSAGE_OVERHEAD * count
         self.sent_bytes += size
-        owner_end.deliver(self.number, first_tag, contents, keys, batch.kinds[lo:hi], size)
+        first_number = batch.first + lo if self.is_exact else 0
+        owner_end.deliver(self.number, first_tag, first_number, contents, keys, batch.kinds[lo:hi], size)
         if not self.no_ack:
             self.unacked += count
             owner_end.unacked.add(first_tag, count, self.queue, self, batch, lo, owner_end.broker.now_ms)
@@ -135,6 +138,7 @@ class OwnerEnd:
         self.stalled: dict[AnyQueue, None] = {}  # Queues that had more for a consumer than its window or link takes.
         self.confirms = Confirms(self._touch, peer, is_of_link=True)
         self.deliveries: list[bytes] = []
+        self.numbered: list[bytes] = []  # Likewise, to those that are told the numbers of messages.
         self.delivery_bytes = 0
         self.received_bytes = 0
         self.granted = FIRST_CREDIT
@@ -399,8 +403,9 @@ class OwnerEnd:
         if queue.later(lambda found: self._on_subscribe(number, found, rest) if self.is_up else None):
             return
         consumer = RemoteConsumer(
-            self, subscription, queue, tag, bool(no_ack), bool(exclusive), prefetch, priority, start
-        )
+            self, subscription, queue, tag, bool(no_ack), bool(exclusive), prefetch, priority, start,
+            is_exact=exclusive == w.EXACT,
+        )  # fmt: skip
 
         def then(refused: Refusal | None) -> None:
             if refused is not None:
@@ -481,19 +486,35 @@ class OwnerEnd:
     # -- To the client's node ------------------------------------------------------------------------------------
 
     def deliver(
-        self, number: int, first_tag: int, contents: list[bytes], keys: list[bytes], kinds: bytearray, size: int
+        self,
+        number: int,
+        first_tag: int,
+        first_number: int,
+        contents: list[bytes],
+        keys: list[bytes],
+        kinds: bytearray,
+        size: int,
     ) -> None:
-        self.deliveries.append(w.DELIVERY.pack(number, first_tag))
-        self.deliveries += w.pack_run(contents, keys, kinds)
+        """Send messages to a subscription; with the number of the first in its queue, unless that is 0."""
+        if first_number:
+            self.numbered.append(w.NUMBERED_DELIVERY.pack(number, first_tag, first_number))
+            self.numbered += w.pack_run(contents, keys, kinds)
+        else:
+            self.deliveries.append(w.DELIVERY.pack(number, first_tag))
+            self.deliveries += w.pack_run(contents, keys, kinds)
         self.delivery_bytes += size
         if self.delivery_bytes > FLUSH_BYTES:
             self._flush_deliveries()
         self.broker.linked[self] = None
 
     def _flush_deliveries(self) -> None:
+        self.delivery_bytes = 0
         if self.deliveries:
-            deliveries, self.deliveries, self.delivery_bytes = self.deliveries, [], 0
+            deliveries, self.deliveries = self.deliveries, []
             self.broker.node.send(self.peer, frame_types.DELIVER, deliveries)
+        if self.numbered:
+            numbered, self.numbered = self.numbered, []
+            self.broker.node.send(self.peer, frame_types.DELIVER_NUMBERED, numbered)
 
     def send_now(self, kind: int, parts: list[bytes]) -> None:
         """Send a frame, after all that has gathered in this turn."""

@@ -28,6 +28,7 @@ U64: Final = struct.Struct(">Q")
 BUNDLE: Final = struct.Struct(">QQ")  # Queue, token.
 ORIGIN: Final = struct.Struct(">QQB")  # A producer's bundle: first and previous number, and the length of its name.
 DELIVERY: Final = struct.Struct(">QQ")  # Subscription, first tag.
+NUMBERED_DELIVERY: Final = struct.Struct(">QQQ")  # Subscription, first tag, number of the first message in its queue.
 VERDICT: Final = struct.Struct(">BQQ")  # Verdict, first and last tag of the deliveries.
 SAFE_ENTRY: Final = struct.Struct(">QBB")  # Token, multiple, refused.
 TIME_ENTRY: Final = struct.Struct(">IQ")  # Index in its run of the first message that came at a time, and the time.
@@ -35,7 +36,8 @@ COUNT_ENTRY: Final = struct.Struct(">II")  # Index of a message in its run, how 
 TAKEN_ENTRY: Final = struct.Struct(">QQ")  # Subscription, bytes in all.
 LIMIT_ENTRY: Final = struct.Struct(">QI")  # Subscription, prefetch.
 ASK_HEAD: Final = struct.Struct(">QQBQ")  # Index, number, what, queue.
-# Subscription, no_ack, exclusive, prefetch, priority; where in a stream it begins, 0: it is no stream.
+# Subscription, no_ack, exclusive (`EXACT`: and exact), prefetch, priority; where in a stream it begins, 0: it is no
+# stream.
 SUBSCRIBE_HEAD: Final = struct.Struct(">QBBIqBq")
 ANSWER_HEAD: Final = struct.Struct(">QH")  # Number, code of a refusal or 0.
 STATUS_ANSWER: Final = struct.Struct(">QI")  # Ready, consumers.
@@ -68,6 +70,7 @@ BRING: Final = 8  # All messages of the queue have been sent: here are its marks
 APART: Final = 9  # The record of what clients of a detached node have settled: see `broker.mirrors.detached`.
 
 IN_ORDER: Final = b"\x01"
+EXACT: Final = 2  # The only consumer of its queue, to which numbers are told: see `Consumer.is_exact`.
 
 # A code that is not AMQP's: the queue has moved to another node, of which the client's node will hear.
 MOVED: Final = 1

@@ -11,7 +11,8 @@ between the two nodes, gathered over a turn of the node, in frames (see `peer_fr
                      LIMIT     another prefetch for a subscription
                      TAKEN     how many bytes of its deliveries a subscription has passed on
     home ──▶ edge    SAFE      tokens whose messages are safe; or are refused, or in doubt
-                     DELIVER   runs of messages for subscriptions, numbered by the link's own tags
+                     DELIVER   runs of messages for subscriptions, numbered by the link's own tags; also
+                               DELIVER_NUMBERED, with their numbers in the queue, for consumers that are exact
                      ANSWER    the answer to a question
                      CANCELLED a subscription ended because its queue was deleted
                      CREDIT    how many bytes of publishes, counted from the beginning, the home accepts
@@ -389,7 +390,7 @@ class RemoteQueue:
         head = w.SUBSCRIBE_HEAD.pack(
             subscription.number,
             consumer.no_ack,
-            consumer.exclusive,
+            w.EXACT if consumer.exclusive and consumer.is_exact else consumer.exclusive,
             consumer.limit(),
             consumer.priority,
             *(consumer.begins_at or (0, 0)),

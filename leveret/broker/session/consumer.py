@@ -35,6 +35,8 @@ class Receiver(Protocol):
 class SessionConsumer:
     """Gives its receiver what the queue delivers."""
 
+    is_exact = False
+
     __slots__ = (
         "begins_at", "cancels_on_failover", "exclusive", "no_ack", "prefetch", "priority", "queue", "receiver",
         "session", "tag", "timeout_ms", "unacked",

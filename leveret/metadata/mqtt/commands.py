@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from leveret.metadata.mqtt.records import RetainedMessage, Subscription, Will
+from leveret.metadata.mqtt.records import Ranges, RetainedMessage, Subscription, Will
 
 Ids = tuple[tuple[int, int], ...]  # Ranges of packet ids: the first, and how many.
 NumberedIds = tuple[tuple[int, int, int], ...]  # Likewise, and the number of the first.
@@ -91,6 +91,8 @@ class SessionRow:
     completed: Ids = ()
     releasing: Ids = ()
     released: Ids = ()
+    taken_of: str = ""
+    taken: Ranges = ()
 
 
 @dataclass(frozen=True, slots=True)

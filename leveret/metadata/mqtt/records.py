@@ -12,6 +12,16 @@ NO_NUMBERS: Final[dict[int, int]] = {}
 NO_IDS: Final[frozenset[int]] = frozenset()
 
 
+class NumberRange(NamedTuple):
+    """Consecutive numbers of messages."""
+
+    first: int
+    last: int
+
+
+Ranges = tuple[NumberRange, ...]  # Ascending; they do not touch.
+
+
 @dataclass(frozen=True, slots=True)
 class RetainedMessage:
     """The last message with the retain flag that was published to a topic.
@@ -65,7 +75,8 @@ class ClientSession:
 
     `received` has the packet ids of QoS 2 publishes by the client that are not completed, each with the number under
     which the message is published, and `last_number` the highest number of this session. `releasing` has the packet ids
-    of QoS 2 deliveries that the client has, and has not completed.
+    of QoS 2 deliveries that the client has, and has not completed. `taken` has the numbers of QoS 2 messages that the
+    client has, as ranges of the first and the last, and `taken_of` says which queue gave them these numbers.
     """
 
     vhost: str
@@ -83,6 +94,8 @@ class ClientSession:
     received: dict[int, int] = field(default_factory=lambda: NO_NUMBERS)
     last_number: int = 0
     releasing: frozenset[int] = NO_IDS
+    taken_of: str = ""
+    taken: Ranges = ()
 
     @property
     def due_ms(self) -> int | None:

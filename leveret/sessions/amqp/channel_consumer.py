@@ -50,6 +50,8 @@ class Heads(dict[int, bytes]):
 class ChannelConsumer:
     """One basic.consume."""
 
+    is_exact = False
+
     __slots__ = (
         "arguments", "as_stored", "begins_at", "cancels_on_failover", "channel", "exclusive", "heads", "no_ack",
         "output", "pack", "prefetch", "priority", "queue", "session", "tag", "timeout_ms", "unacked",

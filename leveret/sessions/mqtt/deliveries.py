@@ -8,20 +8,52 @@ What a plan says depends on the client's subscriptions: a message has the highes
 their subscription identifiers. A message whose topic matches none (see `routing_keys`), that the client published
 itself and does not want, that is larger than the client takes, or that has expired, is settled unseen, and counted.
 
-**QoS 1**: unacknowledged until PUBACK. **QoS 2**: until PUBREC; from then on only the packet identifier is remembered
-(`releasing`), until PUBCOMP. For a session that outlives its connection the cluster keeps it, from before PUBREL is
-sent; a message that comes again although its PUBREC was known is settled unseen. Packet identifiers are made from a
-message's number in its queue, so that a message that is sent again, to a client that has reconnected to the node of
-that queue, has its first identifier again.
+**QoS 1**: unacknowledged until PUBACK.
+
+**QoS 2**: unacknowledged until PUBREC; from then on only the packet identifier is remembered (`releasing`), until
+PUBCOMP. A client has a message once if the message has the same identifier whenever it is sent, and is not sent once
+the client has let go of that identifier. For a session that outlives its connection that holds across everything that
+can be lost, since
+
+- the identifier is made of the message's number in its queue. Numbers are the same at every node, after a restart, and
+  after a failover; the queue's node tells them to others (`DELIVER_NUMBERED`). If the identifier is in use, because of
+  a message that is 65,535 numbers older, the message waits for it (`waiting`).
+- nothing is sent before it is safe (`Consumer.is_exact`). Otherwise the message could be lost with its node, be
+  published again and come under another number, and another message would have its own.
+- PUBREC is agreed on in the cluster, before the message is settled: that the identifier is to be released (`releasing`)
+  and that the client has the number (`taken`). It is a few bytes for all messages of a turn, with those of all other
+  clients. The queue's log alone does not do: who knows that a message is settled, and only there, knows it when the
+  queue has written it, and the queue may be elsewhere, or just lose its master.
+
+If the process dies, or the queue's does, or the connection is lost,
+
+    after PUBLISH is sent          the message comes again, under its identifier, with DUP; a client that has it does
+                                   not take it again
+    after PUBREC has come          likewise: the client answers with PUBREC again
+    after that is agreed on        PUBREL is sent after the reconnect. Should the message come again, it is among those
+                                   taken, and settled unseen
+    after the message is settled   the same: that may have been lost with the queue's master
+    after PUBREL is sent           the same
+    after PUBCOMP has come         PUBREL is sent again, and the client answers again. Only when it is agreed on that
+                                   the identifier is released, another message can have it
+    after that                     the message is still among those taken, for good: see `metadata.client_sessions`
+
+What is not covered: a message that was sent, and then is dropped by a limit, by its expiry, or by an operator, before
+PUBREC has come. Its identifier stays with the client, which will not take the message that has it next. And a queue
+without mirrors that moves away from a node that leaves the cluster: its messages have other numbers then.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import repeat
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from leveret.base.range_set import RangeSet
 from leveret.broker.client_ids.client_ids import SessionChange
+from leveret.broker.remote.client_end import RemoteBatch
+from leveret.metadata.mqtt.records import NumberRange
 from leveret.protocol.mqtt import properties as p
 from leveret.protocol.mqtt.packets import V5, Ack
 from leveret.protocol.mqtt.primitives import encode_text, encode_varint
@@ -32,14 +64,16 @@ from leveret.sessions.mqtt.messages import from_content, head_of, payload_of
 from leveret.storage.format.queue_block import REDELIVERED
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Iterable
 
     from leveret.broker.broker import AnyQueue
     from leveret.broker.delivery.batch import Batch
     from leveret.broker.delivery.offsets import Start
     from leveret.broker.session.session import Session
     from leveret.broker.session.wanted import ConsumerWanted
+    from leveret.metadata.model.records import QueueSpec
     from leveret.metadata.model.refusals import Refusal
+    from leveret.metadata.mqtt.records import ClientSession
     from leveret.sessions.mqtt.connection import Connection
 
 IDS: Final = 65_535
@@ -56,12 +90,23 @@ class Plan(NamedTuple):
     skip: int  # Where the payload begins in the content; 0: it is not one piece.
 
 
+class Waiting(NamedTuple):
+    """A message of QoS 2 that waits for its packet identifier."""
+
+    packet_id: int
+    number: int
+    tag: int
+    head: bytes
+    rest: bytes  # What follows the packet identifier.
+
+
 class Deliveries:
     """The delivering side of a connection."""
 
     __slots__ = (
-        "acked", "alias_max", "aliases", "connection", "consumers", "dropped", "inflight", "is_kept", "next_id",
-        "received", "releasing", "session", "window",
+        "acked", "alias_max", "aliases", "connection", "consumers", "dropped", "finishing", "inflight", "is_exact",
+        "is_kept", "next_id", "received", "releasing", "session", "taken", "taken_of", "taken_through", "waiting",
+        "window",
     )  # fmt: skip
 
     def __init__(self, connection: Connection) -> None:
@@ -72,20 +117,42 @@ class Deliveries:
         self.alias_max = 0
         self.aliases: dict[str, int] = {}
         self.inflight: dict[int, int] = {}  # By packet identifier: the delivery tag.
-        self.received: set[int] = set()  # Those of QoS 2.
+        self.received: dict[int, int] = {}  # Those of QoS 2: the message's number, or 0 if it is not known.
         self.releasing: set[int] = set()
+        self.finishing: set[int] = set()  # PUBCOMP has come, and is not agreed on.
+        self.waiting: deque[Waiting] = deque()  # Messages whose identifier is in use, and those behind them.
+        self.is_exact = False  # There is, or was, a subscription of QoS 2, and the session outlives the connection.
+        self.taken = RangeSet()  # Numbers of QoS 2 messages that the client has,
+        self.taken_of = ""  # as this queue has given them.
+        self.taken_through = 0  # The highest of them.
         self.acked: list[int] = []  # Tags to be settled.
         self.is_kept = False
         self.next_id = 0
         self.dropped = 0
 
-    def begin(self, session: Session, receive_max: int, alias_max: int, releasing: Collection[int]) -> None:
+    def begin(self, session: Session, receive_max: int, alias_max: int, claimed: ClientSession) -> None:
         """The client has its session."""
         self.session = session
         self.window = min(receive_max, self.connection.limits.prefetch)
         self.alias_max = alias_max
-        self.releasing = set(releasing)
+        self.releasing = set(claimed.releasing)
         self.is_kept = self.connection.login_part.expiry_s > 0
+        self.taken_of = claimed.taken_of
+        self._take(claimed.taken)
+
+    def _take(self, ranges: Iterable[tuple[int, int]]) -> None:
+        for first, last in ranges:
+            self.taken.add(first, last)
+            self.taken_through = max(self.taken_through, last)
+
+    def number_by(self, queue: str) -> None:
+        """The numbers of messages are those of this queue from now on."""
+        if queue != self.taken_of:
+            self.taken_of, self.taken, self.taken_through = queue, RangeSet(), 0
+
+    def expect_exact(self) -> None:
+        """There is a subscription of QoS 2."""
+        self.is_exact = self.is_kept
 
     def send_releases(self) -> None:
         """Go on with what an earlier connection of the client did not complete."""
@@ -100,17 +167,46 @@ class Deliveries:
     # -- Packet identifiers --------------------------------------------------------------------------------------
 
     def room(self) -> int:
-        return self.window - len(self.inflight) - len(self.releasing)
+        return self.window - len(self.inflight) - len(self.releasing) - len(self.waiting)
+
+    def is_used(self, packet_id: int) -> bool:
+        return packet_id in self.inflight or packet_id in self.releasing or packet_id in self.finishing
 
     def identify(self, number: int | None) -> int:
         """A free packet identifier; that of the message's number, if it is known and free."""
-        if number is None:
-            self.next_id = self.next_id % IDS + 1
-            number = self.next_id - 1
+        if number is None:  # Far from those that are made of numbers, most likely.
+            self.next_id = (self.next_id - 1) % IDS
+            number = self.next_id
         packet_id = 1 + number % IDS
-        while packet_id in self.inflight or packet_id in self.releasing:
+        while self.is_used(packet_id):
             packet_id = packet_id % IDS + 1
         return packet_id
+
+    def wait(self, waiting: Waiting) -> None:
+        """Send a message when its identifier is free."""
+        self.waiting.append(waiting)
+
+    def _on_freed(self) -> None:
+        """Packet identifiers are free: send the messages that wait for them."""
+        waiting, output = self.waiting, self.connection.output
+        while waiting and not self.is_used(waiting[0].packet_id):
+            packet_id, number, tag, head, rest = waiting.popleft()
+            self.inflight[packet_id] = tag
+            if head[0] & 6 == 4:
+                self.received[packet_id] = number
+            pieces = [head, packet_id.to_bytes(2, "big"), rest]
+            output.put(pieces, sum(map(len, pieces)))
+
+    def has_again(self, packet_id: int, number: int, tag: int) -> bool:
+        """A message has come again; tell whether it is out under this identifier, on this connection. Its queue has
+        another master, and the client is not sent it again."""
+        if self.received.get(packet_id) != number:
+            return False
+        session = self.session
+        assert session is not None
+        former, self.inflight[packet_id] = self.inflight[packet_id], tag
+        session.acknowledge(session.unacked.take_range(former, former))  # Its former master is gone.
+        return True
 
     # -- Acknowledgements ----------------------------------------------------------------------------------------
 
@@ -147,18 +243,21 @@ class Deliveries:
 
     def _on_acknowledged(self, ids: tuple[int, ...]) -> None:
         """PUBACK: the client has these messages."""
-        if not self.received.isdisjoint(ids):
+        if not self.received.keys().isdisjoint(ids):
             raise protocol_error("PUBACK for a message of QoS 2")
         self.acked += map(self.inflight.pop, ids)
+        if self.waiting:
+            self._on_freed()
 
     def on_ack_packet(self, ack: Ack) -> None:
         """One with a reason or with properties."""
         packet_id = ack.packet_id
         if ack.kind == p.PUBREC and ack.reason >= 0x80:
             tag = self.inflight.pop(packet_id, None)
-            self.received.discard(packet_id)
+            self.received.pop(packet_id, None)
             if tag is not None:
                 self.acked.append(tag)
+                self._on_freed()
         elif ack.kind == p.PUBCOMP:
             self._on_completed((packet_id,))
         else:
@@ -167,10 +266,10 @@ class Deliveries:
     def _on_received(self, ids: tuple[int, ...], answers: bytes) -> None:
         """PUBREC: the client has these QoS 2 messages. `answers`: PUBREL for each."""
         connection = self.connection
-        if not self.received.issuperset(ids):
+        if not self.received.keys() >= set(ids):
             raise protocol_error("PUBREC for a message of QoS 1")
         tags = list(map(self.inflight.pop, ids))
-        self.received.difference_update(ids)
+        numbers = list(map(self.received.pop, ids))
         self.releasing.update(ids)
         if not self.is_kept:
             self.acked += tags
@@ -178,18 +277,34 @@ class Deliveries:
             return
 
         def on_agreed(refusal: Refusal | None) -> None:
-            if not connection.closed and refusal is None:
-                self.settle_soon(*tags)
-                connection.output.send(answers)
+            if connection.closed:
+                return
+            if refusal is not None:
+                connection.end(Reason.SERVER_UNAVAILABLE, refusal.text)
+                return
+            self.settle_soon(*tags)
+            connection.output.send(answers)
 
-        connection.change_session(SessionChange(releasing=ranges_of(ids)), on_agreed)
+        taken = tuple(NumberRange(first, first + count - 1) for first, count in ranges_of(numbers) if first)
+        self._take(taken)
+        change = SessionChange(releasing=ranges_of(ids), taken_of=self.taken_of, taken=taken)
+        connection.change_session(change, on_agreed)
 
     def _on_completed(self, ids: tuple[int, ...]) -> None:
         """PUBCOMP: the packet identifiers are free."""
         known = self.releasing.intersection(ids)
         self.releasing -= known
         if self.is_kept and known:
-            self.connection.change_session(SessionChange(released=ranges_of(known)), lambda refusal: None)
+
+            def on_agreed(refusal: Refusal | None) -> None:
+                if refusal is None and not self.connection.closed:
+                    self.finishing -= known
+                    self._on_freed()
+
+            self.finishing |= known
+            self.connection.change_session(SessionChange(released=ranges_of(known)), on_agreed)
+        else:
+            self._on_freed()
         dirty = self.connection.broker.dirty
         for consumer in self.consumers.values():
             dirty[consumer.queue] = None
@@ -225,7 +340,7 @@ class MqttConsumer:
     __slots__ = (
         "begins_at", "cancels_on_failover", "connection", "deliveries", "exclusive", "group", "head", "is_high", "key",
         "no_ack", "output", "pack", "plans", "prefetch", "prefix", "priority", "qos", "queue", "session", "size",
-        "skip", "tag", "tail", "timeout_ms", "unacked",
+        "skip", "spec", "tag", "tail", "timeout_ms", "unacked",
     )  # fmt: skip
 
     def __init__(
@@ -247,6 +362,7 @@ class MqttConsumer:
         self.begins_at = start
         self.cancels_on_failover, self.priority, self.timeout_ms = session.consumer_options(wanted.arguments)
         self.unacked = 0
+        self.spec: QueueSpec | None = None  # Of the queue, when it last delivered.
         self.pack = Struct(">H0s").pack
         self.plans: dict[tuple[bytes, bytes], Plan | None] = {}
         self.forget_plans()
@@ -258,6 +374,13 @@ class MqttConsumer:
         self.size = self.skip = self.qos = 0
 
     # -- What its queue asks -------------------------------------------------------------------------------------
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether QoS 2 matters. A queue at another node is asked to be exact in any case: it cannot be told later."""
+        if self.group or self.no_ack:
+            return False
+        return self.deliveries.is_exact or (self.deliveries.is_kept and not self.queue.is_local)
 
     def room(self, average_bytes: int) -> int:
         room = self.output.room(self.queue, average_bytes)
@@ -276,20 +399,35 @@ class MqttConsumer:
     def deliver(self, batch: Batch, lo: int, hi: int) -> None:
         first = self.session.on_delivered(self, batch, lo, hi)
         contents, keys = batch.contents[lo:hi], batch.keys[lo:hi]
-        pieces = None if batch.redelivered else self._alike(batch, lo, first, contents, keys)
-        if pieces is None:
-            if self.no_ack:
+        if self.no_ack:
+            pieces = self._alike(0, first, contents, keys)
+            if pieces is None:
                 pieces = self._at_most_once(contents, keys)
-            else:
-                pieces = self._numbered(batch, lo, first, contents, keys)
+        else:
+            number = self._number_of(batch, lo)
+            pieces = None if batch.redelivered else self._alike(number, first, contents, keys)
+            if pieces is None:
+                pieces = self._numbered(batch.kinds[lo:hi], number, first, contents, keys)
         if pieces:
             self.output.put(pieces, batch.average_bytes() * (hi - lo))
 
+    def _number_of(self, batch: Batch, at: int) -> int:
+        """The number of a message in the client's own queue; 0 if it is not known, or the queue is shared."""
+        if self.group:
+            return 0
+        queue = self.queue
+        if queue.spec is not self.spec:
+            self.spec, view = queue.spec, queue.spec.view
+            # After a forced promotion, numbers of messages that were lost are given again.
+            self.deliveries.number_by(f"{queue.spec.id}.{0 if view is None else view.lossy}")
+        if queue.is_local:
+            return batch.first + at
+        first = batch.first_number if isinstance(batch, RemoteBatch) else 0
+        return first and first + at
+
     # -- Packets -------------------------------------------------------------------------------------------------
 
-    def _alike(
-        self, batch: Batch, lo: int, first_tag: int, contents: list[bytes], keys: list[bytes]
-    ) -> list[bytes] | None:
+    def _alike(self, number: int, first_tag: int, contents: list[bytes], keys: list[bytes]) -> list[bytes] | None:
         """The packets of messages that all look like the last one; None if they do not. Nothing but slices is made for
         each message."""
         count, prefix, size, skip = len(contents), self.prefix, self.size, self.skip
@@ -305,15 +443,19 @@ class MqttConsumer:
             if not self.no_ack:
                 deliveries.settle_soon(*range(first_tag, first_tag + count))
             return pieces
-        if not self.queue.is_local or self.group:
+        if not number or number <= deliveries.taken_through or deliveries.waiting:
             return None
-        first_id = 1 + (batch.first + lo) % IDS
+        first_id = 1 + number % IDS
         ids = range(first_id, first_id + count)
-        if ids[-1] > IDS or not (deliveries.inflight.keys().isdisjoint(ids) and deliveries.releasing.isdisjoint(ids)):
+        if ids[-1] > IDS or not (
+            deliveries.inflight.keys().isdisjoint(ids)
+            and deliveries.releasing.isdisjoint(ids)
+            and deliveries.finishing.isdisjoint(ids)
+        ):
             return None
         deliveries.inflight.update(zip(ids, range(first_tag, first_tag + count), strict=True))
         if self.qos == 2:
-            deliveries.received.update(ids)
+            deliveries.received.update(zip(ids, range(number, number + count), strict=True))
         pieces = [self.head] * (3 * count)
         pieces[1::3] = map(self.pack, ids, repeat(self.tail))
         pieces[2::3] = payloads
@@ -334,11 +476,10 @@ class MqttConsumer:
         return pieces
 
     def _numbered(
-        self, batch: Batch, lo: int, first_tag: int, contents: list[bytes], keys: list[bytes]
+        self, kinds: bytearray, number: int, first_tag: int, contents: list[bytes], keys: list[bytes]
     ) -> list[bytes]:
         deliveries, pieces = self.deliveries, list[bytes]()
-        inflight, kinds = deliveries.inflight, batch.kinds
-        number = batch.first + lo if self.queue.is_local and not self.group else None
+        inflight = deliveries.inflight
         for at, (content, key) in enumerate(zip(contents, keys, strict=True)):
             tag = first_tag + at
             if key == self.key and len(content) == self.size and content.startswith(self.prefix):
@@ -355,16 +496,24 @@ class MqttConsumer:
                 deliveries.settle_soon(tag)
                 pieces += (head, tail, payload)
                 continue
-            again = kinds[lo + at] & REDELIVERED
-            if again:
+            if kinds[at] & REDELIVERED:
                 head = bytes((head[0] | 8,)) + head[1:]
-                if qos == 2 and number is not None and 1 + (number + at) % IDS in deliveries.releasing:
+            own = number and number + at
+            if qos == 2 and own:
+                if own in deliveries.taken:
                     deliveries.settle_soon(tag)  # The client has it already.
                     continue
-            packet_id = deliveries.identify(None if number is None else number + at)
+                packet_id = 1 + own % IDS
+                if deliveries.has_again(packet_id, own, tag):
+                    continue
+                if deliveries.waiting or deliveries.is_used(packet_id):
+                    deliveries.wait(Waiting(packet_id, own, tag, head, tail + payload))
+                    continue
+            else:
+                packet_id = deliveries.identify(own or None)
             inflight[packet_id] = tag
             if qos == 2:
-                deliveries.received.add(packet_id)
+                deliveries.received[packet_id] = own
             pieces += (head, packet_id.to_bytes(2, "big") + tail, payload)
         return pieces
 

@@ -245,7 +245,7 @@ class MqttLogin:
         )
         receive_max = connect.properties.get(Prop.RECEIVE_MAXIMUM, 65_535)
         alias_max = connect.properties.get(Prop.TOPIC_ALIAS_MAXIMUM, 0)
-        connection.deliveries.begin(connection.session, receive_max, alias_max, session.releasing)
+        connection.deliveries.begin(connection.session, receive_max, alias_max, session)
         connection.subscriptions.resume(session, self.expiry_s > 0, self._on_resumed)
 
     def _on_resumed(self, refusal: Refusal | None) -> None:

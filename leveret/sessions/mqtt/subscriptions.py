@@ -167,6 +167,8 @@ class Subscriptions:
         if options.no_local:
             self.no_local.add(topic_filter)
         if not parse_shared(topic_filter).group:
+            if options.qos == 2:
+                self.connection.deliveries.expect_exact()
             self.index.put(topic_filter, None, options)
             if topic_filter.startswith(SYSTEM) and self.connection.limits.sys_interval_s:
                 self.system_filters.add(topic_filter)

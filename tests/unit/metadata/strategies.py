@@ -93,6 +93,9 @@ subscriptions = st.dictionaries(
     st.builds(records.Subscription, st.integers(0, 2), st.booleans(), st.booleans(), st.integers(0, 2), st.just(7)),
 )
 ids = st.lists(st.tuples(st.integers(1, 60_000), st.integers(1, 4)), max_size=2).map(tuple)
+number_ranges = st.sampled_from(
+    ((), (records.NumberRange(1, 3),), (records.NumberRange(2, 9), records.NumberRange(70_000, 1 << 40)))
+)
 numbered_ids = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4), st.integers(1, 99)), max_size=2).map(tuple)
 
 
@@ -151,6 +154,8 @@ of_clients = st.one_of(
                 ids,
                 ids,
                 ids,
+                st.sampled_from(("", "7.0", "8.1")),
+                number_ranges,
             )
         ),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from leveret.metadata.client_sessions import TAKEN_MAX
 from leveret.metadata.model import commands as c
 from leveret.metadata.mqtt.commands import (
     ChangeSessions,
@@ -17,7 +18,7 @@ from leveret.metadata.mqtt.commands import (
     WillsPublished,
 )
 from leveret.metadata.mqtt.events import SessionChanged
-from leveret.metadata.mqtt.records import NEVER_S, ClientSession, RetainedMessage, Subscription, Will
+from leveret.metadata.mqtt.records import NEVER_S, ClientSession, NumberRange, RetainedMessage, Subscription, Will
 from leveret.metadata.store import Applied, Metadata
 
 
@@ -141,6 +142,26 @@ def test_packet_ids_come_and_go_in_ranges() -> None:
     assert store.session is not None
     assert store.session.received == {7: 13, 9: 14} and store.session.last_number == 14
     assert store.session.releasing == {1, 3}
+
+
+def test_numbers_of_messages_that_the_client_has() -> None:
+    store = Store()
+    store.claim()
+
+    def take(queue: str, *ranges: tuple[int, int]) -> list[tuple[int, int]]:
+        taken = tuple(NumberRange(*one) for one in ranges)
+        store.change(SessionRow("/", "c", store.epoch, taken_of=queue, taken=taken))
+        assert store.session is not None and store.session.taken_of == queue
+        return list(store.session.taken)
+
+    assert take("7.0", (1, 3)) == [(1, 3)]
+    assert take("7.0", (4, 5)) == [(1, 5)]
+    assert take("7.0", (8, 8), (1 << 33, 1 << 34)) == [(1, 5), (8, 8), (1 << 33, 1 << 34)]
+    assert take("7.0", (2, 9)) == [(1, 9), (1 << 33, 1 << 34)]
+    assert take("8.0", (2, 2)) == [(2, 2)]  # Another queue numbers its own messages.
+    for number in range(10, 4 * TAKEN_MAX, 2):
+        found = take("8.0", (number, number))
+    assert len(found) == TAKEN_MAX and found[-1] == (number, number)
 
 
 def test_a_session_ends_with_its_time_and_takes_its_queues_along() -> None:

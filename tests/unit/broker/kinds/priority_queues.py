@@ -85,6 +85,7 @@ class Taker:
     priority = unacked = 0
     timeout_ms: int | None = None
     begins_at: Start | None = None
+    is_exact = False
 
     def __init__(self, room: int = 1 << 30) -> None:
         self.left = room

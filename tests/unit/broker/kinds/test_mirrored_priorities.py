@@ -43,6 +43,7 @@ class Reader:
     no_ack = exclusive = False
     timeout_ms: int | None = None
     begins_at: Start | None = None
+    is_exact = False
 
     def __init__(self, queue: Queue, prefetch: int) -> None:
         self.queue = queue

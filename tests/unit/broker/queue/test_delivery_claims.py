@@ -26,6 +26,7 @@ class Reader:
     exclusive = False
     priority = 0
     begins_at: Start | None = None
+    is_exact = False
     timeout_ms: int | None = None
 
     def __init__(self, queue: Queue, prefetch: int, no_ack: bool = False) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from leveret.broker.delivery.batch import Gap, Span
 from leveret.broker.queue.delivery_limit import DeliveryLimit, with_count
-from leveret.broker.remote.migrate import move
+from leveret.broker.remote.migrate import LIFE, move
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from leveret.protocol.frames import content
@@ -379,6 +379,6 @@ def test_counts_move_with_their_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     at_b = cluster["b"].client()
     found = [get(at_b) for _ in range(3)]
     assert [(reply.body, count(reply)) for reply in found if reply is not None] == [(b"0", 1), (b"1", 2), (b"2", 0)]
-    assert cluster["b"].queue("q").extension(DeliveryLimit).counts == {1: 1, 2: 2}  # type: ignore[union-attr]
-    assert logged == [(1, 1, 1), (2, 2, 2)]
+    assert cluster["b"].queue("q").extension(DeliveryLimit).counts == {LIFE: 1, LIFE + 1: 2}  # type: ignore[union-attr]
+    assert logged == [(LIFE, LIFE, 1), (LIFE + 1, LIFE + 1, 2)]
     cluster.finish()

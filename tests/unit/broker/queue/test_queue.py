@@ -118,6 +118,7 @@ class Taker:
         self.exclusive = exclusive
         self.priority = 0
         self.begins_at: Start | None = None
+        self.is_exact = False
         self.timeout_ms: int | None = None
         self.unacked = 0
         self.got: list[tuple[Batch, int]] = []

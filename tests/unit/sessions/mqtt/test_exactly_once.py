@@ -1,0 +1,123 @@
+"""QoS 2 to a client: each message once, whatever is lost before PUBCOMP, and wherever the client returns."""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.metadata.model import commands as c
+from leveret.protocol.mqtt import packets as k
+from leveret.protocol.mqtt import properties as p
+from leveret.protocol.mqtt.properties import Prop, Properties
+from tests.support.brokers import Cluster
+from tests.support.machines import World
+from tests.unit.sessions.mqtt.clients import MqttClient, ack, connected, messages
+
+LASTING: Properties = {Prop.SESSION_EXPIRY: 1_000}
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster("a", "b", "c")
+
+
+def publishes(packets: list[k.Packet]) -> list[k.Publish]:
+    return [one for one in packets if isinstance(one, k.Publish)]
+
+
+def subscriber(world: World, qos: int = 2) -> MqttClient:
+    client = connected(world, "s", properties=LASTING)
+    assert client.subscribe("t", qos=qos) == [k.Suback(1, [qos])]
+    return client
+
+
+def back(world: World) -> MqttClient:
+    client = connected(world, "s", clean=False, properties=LASTING)
+    for _ in range(3):  # What the former connection had may come late.
+        client.connection.on_tick(world.broker.now_ms)
+        client.world.turn()
+    return client
+
+
+def publish(world: World, *payloads: bytes, qos: int = 2) -> None:
+    publisher = connected(world, f"p{world.broker.unique_name('')}")
+    for at, payload in enumerate(payloads):
+        publisher.publish("t", payload, qos, at + 1)
+
+
+def test_a_message_has_its_first_identifier_at_every_node(cluster: Cluster) -> None:
+    client = subscriber(cluster["a"])
+    publish(cluster["c"], b"1", b"2", b"3", b"4")
+    first = publishes(client.heard())
+    assert [one.payload for one in first] == [b"1", b"2", b"3", b"4"]
+    assert client.send(ack(p.PUBREC, first[0])) == [ack(p.PUBREL, first[0])]
+    assert client.send(ack(p.PUBCOMP, first[0])) == []
+    for name in ("b", "c", "a", "b"):
+        client.lose()
+        client = back(cluster[name])
+        again = publishes(client.got)
+        assert [(one.payload, one.packet_id, one.dup) for one in again] == [
+            (one.payload, one.packet_id, True) for one in first[1:]
+        ]
+
+
+def test_a_message_whose_settlement_was_lost_does_not_come_again(cluster: Cluster) -> None:
+    subscriber(cluster["a"]).lose()
+    client = back(cluster["b"])
+    publish(cluster["c"], b"1", b"2")
+    one, two = publishes(client.heard())
+    cluster.hold("b", "a")  # The queue is at a.
+    assert client.send(ack(p.PUBREC, one)) == [ack(p.PUBREL, one)]
+    client.send(ack(p.PUBCOMP, one))
+    cluster.close("a", "b")
+    cluster.release("b", "a")
+    cluster.join("a", "b")
+    client.lose()
+    client = back(cluster["b"])
+    again, client.got = publishes(client.got), []
+    assert [(one.payload, one.packet_id) for one in again] == [(two.payload, two.packet_id)]
+    publish(cluster["c"], b"3")
+    assert messages(client.heard()) == [("t", b"3", 2)]
+
+
+def test_a_message_is_not_sent_before_it_is_safe() -> None:
+    world = World()
+    client, other = subscriber(world), connected(world, "o", properties=LASTING)
+    other.subscribe("t", qos=1)
+    world.holds_disk = True
+    publish(world, b"1")
+    assert messages(other.heard()) == [("t", b"1", 1)]
+    assert client.heard() == []
+    world.holds_disk = False
+    assert messages(client.heard()) == [("t", b"1", 2)]
+
+
+def test_a_queue_that_was_made_anew_begins_anew(cluster: Cluster) -> None:
+    client = subscriber(cluster["a"])
+    publish(cluster["c"], b"1", b"2")
+    for one in publishes(client.heard()):
+        client.send(ack(p.PUBREC, one), ack(p.PUBCOMP, one))
+    spec = cluster["a"].metadata.queues["/", "mqtt-subscription-sqos1"]
+    cluster.apply(c.DeleteQueue("/", spec.name, spec.id))
+    assert client.connection.closed
+    client = back(cluster["a"])
+    publish(cluster["c"], b"3", b"4")
+    assert messages(client.heard()) == [("t", b"3", 2), ("t", b"4", 2)]
+
+
+def test_an_identifier_in_use_is_waited_for() -> None:
+    world = World()
+    client = subscriber(world)
+    queue = world.queue("mqtt-subscription-sqos1")
+    publish(world, b"1")
+    (first,) = publishes(client.heard())
+    queue.end_batch()
+    queue.number_from(first.packet_id - 1 + 65_535)
+    publish(world, b"2", b"3")
+    assert client.heard() == []
+    assert client.send(ack(p.PUBREC, first)) == [ack(p.PUBREL, first)]
+    rest = publishes(client.send(ack(p.PUBCOMP, first)))
+    assert [one.payload for one in rest] == [b"2", b"3"]
+    assert [one.packet_id for one in rest] == [first.packet_id, first.packet_id + 1]
+    for one in rest:
+        client.send(ack(p.PUBREC, one), ack(p.PUBCOMP, one))
+    assert queue.unacked_count == 0 and client.connection.deliveries.room() == 256
