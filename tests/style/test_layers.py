@@ -29,6 +29,7 @@ LAYERS = (
     "leveret.data",
     "leveret.protocol",
     "leveret.protocol.mqtt",
+    "leveret.protocol.stomp",
     "leveret.storage.format",
     "leveret.storage.segments",
     "leveret.storage",
