@@ -25,6 +25,7 @@ from leveret.node.cluster.consensus_log import ConsensusLog, load_identity
 from leveret.node.system.data_folder import METADATA
 from leveret.raft import Entry, Kind, Member
 from leveret.storage.segments.disk import FileDisk
+from tests.support.forked import Process, can_fork, fork
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0  # For events that must come. They mostly come at once, except on a machine that stalls or is busy.
@@ -52,7 +53,7 @@ class Server:
         self.arguments = tuple(arguments)
         self.port = self.tls_port = self.cluster_port = self.management_port = self.prometheus_port = 0
         self.mqtt_port = self.mqtt_tls_port = self.web_mqtt_port = self.web_mqtt_tls_port = 0
-        self.process: subprocess.Popen[str] | None = None
+        self.process: Process | None = None
         self.connections: list[Any] = []
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -92,7 +93,7 @@ class Server:
                 self.management_port = int(number)
         return self
 
-    def spawn(self, port: int = 0) -> subprocess.Popen[str]:
+    def spawn(self, port: int = 0) -> Process:
         """Starts the process without waiting for it."""
         assert self.process is None
         command = [*self.launcher, sys.executable, "-m", "leveret", "server", "--data", str(self.data)]
@@ -109,15 +110,14 @@ class Server:
         inherited = {
             name: value for name, value in os.environ.items() if not name.startswith(("LEVERET_", "RABBITMQ_"))
         }
+        environment = {**inherited, "HOME": str(self.folder), **self.environment}
         with open(self.folder / "server.err", "ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env={**inherited, "HOME": str(self.folder), **self.environment},
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
+            if can_fork(command, self.environment):
+                self.process = fork(command, environment, log)
+            else:
+                self.process = subprocess.Popen(
+                    command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+                )
         return self.process
 
     def kill(self) -> None:
@@ -220,7 +220,7 @@ class Server:
         return sorted(path for path in self.data.rglob("*.log") if path.is_file())
 
 
-def read_line(process: subprocess.Popen[str], seconds: float) -> str:
+def read_line(process: Process, seconds: float) -> str:
     """Returns the next line of its output; "" at the end of it or after that time."""
     assert process.stdout is not None
     with selectors.DefaultSelector() as selector:
