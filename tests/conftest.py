@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+from collections.abc import Generator
 
 import hypothesis
 import pytest
@@ -10,6 +12,19 @@ import pytest
 # How long an example takes says what else runs on the machine, and nothing about it.
 hypothesis.settings.register_profile("leveret", deadline=None)
 hypothesis.settings.load_profile("leveret")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spares the collector all modules and tests, of which nothing ever is garbage: it would look at a million objects
+    again and again, while they are loaded and in each test that makes many."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        gc.set_threshold(20_000, 20, 50)  # As in a node.
 
 
 @pytest.fixture
