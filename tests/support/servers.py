@@ -25,7 +25,7 @@ from leveret.node.cluster.consensus_log import ConsensusLog, load_identity
 from leveret.node.system.data_folder import METADATA
 from leveret.raft import Entry, Kind, Member
 from leveret.storage.segments.disk import FileDisk
-from tests.support.forked import Process, can_fork, fork
+from tests.support.processes.forked import Process, can_fork, fork
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0  # For events that must come. They mostly come at once, except on a machine that stalls or is busy.

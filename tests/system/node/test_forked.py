@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.forked import NURSERIES, Forked
+from tests.support.processes.forked import NURSERIES, Forked
 from tests.support.servers import Server
 from tests.system.conftest import Start
 

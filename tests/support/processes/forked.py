@@ -31,7 +31,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, TypedDict
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NURSERIES = 2
 PRELOADED = ("leveret.cli.main", "leveret.cli.server", "leveret.node.server")
 REQUEST_BYTES_MAX = 1 << 20
@@ -117,7 +117,7 @@ class Nursery:
     def __init__(self) -> None:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-m", "tests.support.forked", str(theirs.fileno())]
+            command = [sys.executable, "-m", "tests.support.processes.forked", str(theirs.fileno())]
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
 
     def fork(self, asked: Asked, descriptors: Sequence[int]) -> int:
