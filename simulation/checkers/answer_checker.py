@@ -62,7 +62,9 @@ class AnswerChecker:
                     if pending.waiting and not pending.sent:
                         waiting[pending] = awake if is_told else before.get(pending, awake)
         self.since[name] = waiting
-        oldest = min(waiting.values(), default=awake)
+        if not waiting:
+            return
+        oldest = min(waiting.values())
         self.longest_s = max(self.longest_s, awake - oldest)
         if awake - oldest > node.broker.outboxes.answer_ms / 1000 + SLACK_S:
             self.fail(f"a publish at {name} has had no answer for {awake - oldest:.3f} s")

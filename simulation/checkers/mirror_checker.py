@@ -270,6 +270,7 @@ class MirrorChecker:
         self.may_be_forced: set[str] = set()  # Queues that may lose messages by a forced promotion.
         self.copies = SyncChecker(fail, clock)
         self.living: dict[str, Node] = {}
+        self.led: set[tuple[str, int, int]] = set()  # Node, id and epoch: masters that were looked at.
         self.appended: dict[tuple[int, int], int] = {}  # Id and epoch: the last block of its master.
         self.last_of: dict[tuple[int, int, str], int] = {}  # Id, epoch and lane: the last message in those blocks.
         ledger.check_confirmed = self._check_confirmed
@@ -289,9 +290,11 @@ class MirrorChecker:
                 self._on_spec(name, spec)
                 self._on_rules(name, spec.name, node.member_changes.rules_of(spec))
         self.copies.observe(name, node)
-        for mirror in mirrors:
-            if mirror.member.master is not None:
-                self._on_master(name, mirror.spec, mirror.member.master)
+        for number, mirror in mirrors.mirrors.items():
+            master = mirror.member.master
+            if master is not None and (name, number, master.epoch) not in self.led:
+                self.led.add((name, number, master.epoch))
+                self._on_master(name, mirror.spec, master)
 
     def _on_spec(self, name: str, spec: QueueSpec) -> None:
         view, queue, now = spec.view, spec.name, self.clock()

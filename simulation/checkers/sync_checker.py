@@ -15,9 +15,8 @@ passes, since a node that was frozen for a while has not had that second.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet
 
 from leveret.metadata.rules.ha_policy import is_quorum, is_stream
 from leveret.metadata.rules.placement import moving_to
@@ -31,14 +30,20 @@ if TYPE_CHECKING:
 
 NOTICE_S: Final = 3.0  # Until a node has noticed what time it is.
 PASS_S: Final = 0.2  # A running node has its next pass within this time.
+HA: Final = ("/", "ha")  # The only policy that speaks of mirrors.
 
 
 def policy_of(node: Node, spec: QueueSpec) -> dict[str, Any] | None:
     """Returns the policy of a queue as a node knows it; None: it has none."""
-    policy = node.metadata.policies.get(("/", "ha"))
+    policy = node.metadata.policies.get(HA)
     if policy is None or is_quorum(spec.arguments) or is_stream(spec.arguments):
         return None
     return dict(policy.definition) if re.search(policy.pattern, spec.name) else None
+
+
+def hours_of(definition: Mapping[str, Any]) -> str | None:
+    """Returns the hours that a policy names."""
+    return (definition.get("ha-replication-window") or {}).get("hours")
 
 
 def is_within(hours: str, wall_ms: int) -> bool:
@@ -55,7 +60,7 @@ class SyncChecker:
     def __init__(self, fail: Callable[[str], None], clock: Callable[[], float]) -> None:
         self.fail = fail
         self.clock = clock
-        self.tapped: WeakSet[Member] = WeakSet()
+        self.tapped: dict[tuple[str, int], Member] = {}  # By node and queue.
         self.passed: dict[str, float] = {}  # When a node had its last pass.
         self.closed: dict[tuple[str, int], float] = {}  # How long the hours of a queue have been over.
 
@@ -63,15 +68,17 @@ class SyncChecker:
         now = self.clock()
         awake = min(now - self.passed.get(name, now), PASS_S)
         self.passed[name] = now
-        for mirror in node.broker.mirrors:
-            if mirror.member not in self.tapped:
-                self.tapped.add(mirror.member)
+        policy = node.metadata.policies.get(HA)
+        has_hours = policy is not None and hours_of(policy.definition) is not None  # For some queues, at least.
+        for number, mirror in node.broker.mirrors.mirrors.items():
+            key = (name, number)
+            if self.tapped.get(key) is not mirror.member:
+                self.tapped[key] = mirror.member
                 self._tap(name, node, mirror)
-            key, policy = (name, mirror.spec.id), policy_of(node, mirror.spec)
-            hours = ((policy or {}).get("ha-replication-window") or {}).get("hours")
+            hours = hours_of(policy_of(node, mirror.spec) or {}) if has_hours else None
             if hours is not None and not is_within(hours, node.broker.mirrors.ha_rules.wall_ms):
                 self.closed[key] = self.closed.get(key, 0.0) + awake
-            else:
+            elif self.closed:
                 self.closed.pop(key, None)
 
     def _tap(self, name: str, node: Node, mirror: Mirror) -> None:
