@@ -17,7 +17,8 @@ from typing import Any
 JAVA = 17
 # A session of tests ends before code that the second compiler makes could pay for making it: without it a session takes
 # three fifths of the processor's time.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1"
+# Java then keeps little room for code, which all tests of Spark in one process use up.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 CONFIG = {
     "spark.driver.extraJavaOptions": QUICK_JAVA,
     "spark.executor.extraJavaOptions": QUICK_JAVA,
