@@ -143,7 +143,7 @@ class Server:
             process.kill()
             process.communicate()
             raise
-        return process.returncode
+        return process.wait()
 
     def end(self) -> None:
         """Cleans up after a test. The server is stopped first: it may be blocked and answer no close."""
