@@ -116,7 +116,7 @@ class DevicesWorld(World):
 
     def __init__(self, plan: Plan, traced: bool = False) -> None:
         super().__init__(plan, traced)
-        self.device_dice = random.Random(f"{self.seed}/devices")
+        self.device_rng = random.Random(f"{self.seed}/devices")
         self.connections: dict[str, list[Connection]] = {f"device {number}": [] for number in range(DEVICES)}
         self.epochs: dict[int, str] = {}  # Of claims that were answered: whose.
         self.highest: dict[str, int] = {}  # By client id: the last epoch that was answered.
@@ -138,15 +138,15 @@ class DevicesWorld(World):
         self.operators.order(Bind("/", "amq.topic", "queue", WILLS, "wills.#"))
         self.run_for(2.0)
         for client_id in self.connections:
-            self.scheduler.after(self.device_dice.random(), self._act, client_id)
+            self.scheduler.after(self.device_rng.random(), self._act, client_id)
 
     # -- What devices do -----------------------------------------------------------------------------------------
 
     def _act(self, client_id: str) -> None:
         if self.is_over:
             return
-        dice = self.device_dice
-        self.scheduler.after(dice.choice((0.02, 0.3, 1.5)), self._act, client_id)
+        rng = self.device_rng
+        self.scheduler.after(rng.choice((0.02, 0.3, 1.5)), self._act, client_id)
         open_ = [one for one in self.connections[client_id] if one.is_alive]
         self.connections[client_id] = open_
         if not open_:
@@ -155,7 +155,7 @@ class DevicesWorld(World):
         connection = open_[-1]
         if connection.claimed is None:
             return
-        what = dice.choices([name for name, _ in OPS], [weight for _, weight in OPS])[0]
+        what = rng.choices([name for name, _ in OPS], [weight for _, weight in OPS])[0]
         if what == "elsewhere":
             self._connect(client_id)
         else:
@@ -163,19 +163,19 @@ class DevicesWorld(World):
 
     def _connect(self, client_id: str, will: bool | None = None) -> None:
         """Claim the client id at some node that serves."""
-        dice = self.device_dice
+        rng = self.device_rng
         serving = [one for one in self.machines if one.serving]
         if not serving:
             return
-        machine = dice.choice(serving)
+        machine = rng.choice(serving)
         node = None if machine.server is None else machine.server.node
         if node is None or machine.loop is None:
             return
         number = None
-        if dice.random() < 0.6 if will is None else will:
+        if rng.random() < 0.6 if will is None else will:
             self.will += 1
             number = self.will
-        expiry_s, delay_s, clean = dice.choice(EXPIRIES_S), dice.choice(DELAYS_S), dice.random() < 0.3
+        expiry_s, delay_s, clean = rng.choice(EXPIRIES_S), rng.choice(DELAYS_S), rng.random() < 0.3
         connection = Connection(self, client_id, machine, node, number, delay_s)
         self.connections[client_id].append(connection)
         will_ = None if number is None else will_of(number, delay_s)
@@ -197,9 +197,9 @@ class DevicesWorld(World):
             connection.machine.loop.call_soon(begin)
 
     def _keep(self, connection: Connection) -> None:
-        topic, begun = self.device_dice.choice(TOPICS), self.scheduler.now
+        topic, begun = self.device_rng.choice(TOPICS), self.scheduler.now
         first = sum(map(len, self.kept.values())) + 1
-        last = first + self.device_dice.randrange(3)
+        last = first + self.device_rng.randrange(3)
         for number in range(first, last + 1):
             self._keep_one(connection, topic, Kept(number, begun, None, last))
 
@@ -294,7 +294,7 @@ class DevicesWorld(World):
         for one in open_:
             if one.claimed is None:
                 self.fail(f"{one.client_id} has no answer to its claim, though nothing was done to anybody")
-        lost = self.device_dice.choice(open_).machine if open_ else self.machines[0]
+        lost = self.device_rng.choice(open_).machine if open_ else self.machines[0]
         for one in open_:
             if one.machine is lost:
                 self.expect_will(one)

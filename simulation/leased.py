@@ -80,7 +80,7 @@ class LeasedWorld(World):
     def __init__(self, plan: Plan, traced: bool = False) -> None:
         super().__init__(plan, traced)
         self.readers = {name: Reader(name) for name in ("a", "b", SHORT)}
-        self.lease_dice = random.Random(f"{self.seed}/leases")
+        self.lease_rng = random.Random(f"{self.seed}/leases")
         self.calm = False  # There are no more faults.
         self.over = False  # There are no more readers.
         self.counts = {"answers": 0, "refused": 0, "contents": 0}
@@ -101,28 +101,28 @@ class LeasedWorld(World):
             self.run_for(2.0)
         self._declare([LEASED])
         for name in self.readers:
-            self.scheduler.after(self.lease_dice.random(), self._read_on, name)
+            self.scheduler.after(self.lease_rng.random(), self._read_on, name)
         self.scheduler.after(1.0, self._disturb)
 
     def _disturb(self) -> None:
         if self.calm:
             return
-        dice = self.lease_dice
-        self.scheduler.after(dice.random() * 1.5, self._disturb)
-        what = _pick(dice, EVENTS)
-        client = dice.choice(self.clients)
+        rng = self.lease_rng
+        self.scheduler.after(rng.random() * 1.5, self._disturb)
+        what = _pick(rng, EVENTS)
+        client = rng.choice(self.clients)
         if what == "publish":
-            count, padding = dice.choice((1, 5, 20)), dice.choice((0, 10, 1_000))
-            publish = {"queue": LEASED, "count": count, "padding": padding, "persistent": dice.random() < 0.9}
-            client.give(Step(0, 0.0, "publish", publish | {"wait": dice.random() < 0.5}))
+            count, padding = rng.choice((1, 5, 20)), rng.choice((0, 10, 1_000))
+            publish = {"queue": LEASED, "count": count, "padding": padding, "persistent": rng.random() < 0.9}
+            client.give(Step(0, 0.0, "publish", publish | {"wait": rng.random() < 0.5}))
         elif what == "look":
-            look = {"queue": LEASED, "count": dice.choice((1, 3)), "no_ack": False, "how": "requeue"}
+            look = {"queue": LEASED, "count": rng.choice((1, 3)), "no_ack": False, "how": "requeue"}
             client.give(Step(0, 0.0, "get", look))
         elif what == "fell":
             self.ledger.on_disturbed(self.scheduler.now + 20.0)
-            self.operators.fault_fell_master(LEASED, dice.choice(("kill", "power", "terminate")), dice.random() * 3)
+            self.operators.fault_fell_master(LEASED, rng.choice(("kill", "power", "terminate")), rng.random() * 3)
         elif self.plan.nodes > 1:
-            node = dice.randrange(self.plan.nodes)
+            node = rng.randrange(self.plan.nodes)
             if self.plan.mirrored:
                 self.operators.fault_hand_over(LEASED, node, True)
             else:
@@ -131,14 +131,14 @@ class LeasedWorld(World):
     def _read_on(self, name: str) -> None:
         if self.over:
             return
-        self.scheduler.after(self.lease_dice.choice((0.01, 0.3, 1.0)), self._read_on, name)
+        self.scheduler.after(self.lease_rng.choice((0.01, 0.3, 1.0)), self._read_on, name)
         reader = self.readers[name]
         if name == SHORT:
-            if self.lease_dice.random() < 0.05:
+            if self.lease_rng.random() < 0.05:
                 self._ask(reader, "open")
                 self._ask(reader, "take")
             return
-        self._ask(reader, _pick(self.lease_dice, OPS))
+        self._ask(reader, _pick(self.lease_rng, OPS))
 
     def _ask(self, reader: Reader, what: str) -> None:
         """Asks the queue's master, in a pass of its own."""
@@ -162,15 +162,15 @@ class LeasedWorld(World):
 
     def _question(self, reader: Reader, what: str) -> tuple[Callable[[LocalQueue, Callable[[Any], None]], None], int]:
         """Returns how to ask, and up to which place everything is certainly settled by the answer."""
-        dice, name, view = self.lease_dice, reader.name, reader.view
+        rng, name, view = self.lease_rng, reader.name, reader.view
         if what == "open":
             timeout_ms = SHORT_MS if name == SHORT else 3_600_000
             return (lambda queue, then: open_lease(queue, name, timeout_ms, then)), -1
         if what == "take":
-            count, bytes_max = dice.choice((1, 7, 100)), dice.choice((1, 2_000, 1 << 20))
+            count, bytes_max = rng.choice((1, 7, 100)), rng.choice((1, 2_000, 1 << 20))
             return (lambda queue, then: take_lease(queue, name, count, bytes_max, then)), -1
         if what == "ack":
-            through = 0 if view is None else dice.randint(view.acked, reader.read_through(view))
+            through = 0 if view is None else rng.randint(view.acked, reader.read_through(view))
             reader.acking = max(reader.acking, through)
             return (lambda queue, then: ack_lease(queue, name, through, then)), through
         if what == "release":
@@ -198,14 +198,14 @@ class LeasedWorld(World):
         if what == "release":
             reader.freed = view.next
         # A crash right after an answer: what was answered must not be forgotten.
-        elif not self.calm and self.lease_dice.random() < 0.03:
+        elif not self.calm and self.lease_rng.random() < 0.03:
             self.ledger.on_disturbed(self.scheduler.now + 20.0)
             self.scheduler.after(0.0, self.fault_power, self.machines.index(machine), 0.5)
             return
         for place, first, last in view.runs:
             self._look_up(reader, place, first, last, node)
             if self.plan.mirrored:
-                other = self.lease_dice.choice(self.machines)
+                other = self.lease_rng.choice(self.machines)
                 there = other.server.node if other.serving and other.server is not None else None
                 if there is not None and other.loop is not None:
                     other.loop.call_soon(self._look_up, reader, place, first, last, there)
@@ -311,7 +311,7 @@ class LeasedWorld(World):
         leases = found[2].extension(Leases)
         if leases is None or reader.name not in leases.all:
             return not found[2].has_changes()
-        if not self.lease_dice.randrange(50):
+        if not self.lease_rng.randrange(50):
             self._ask(reader, "release")
         return False
 
@@ -346,8 +346,8 @@ class LeasedWorld(World):
         return f"{super().summary()}; leases: {answers}"
 
 
-def _pick(dice: random.Random, weighted: tuple[tuple[str, int], ...]) -> str:
-    return dice.choices([name for name, _ in weighted], [weight for _, weight in weighted])[0]
+def _pick(rng: random.Random, weighted: tuple[tuple[str, int], ...]) -> str:
+    return rng.choices([name for name, _ in weighted], [weight for _, weight in weighted])[0]
 
 
 def run(plan: Plan, traced: bool = False) -> LeasedWorld:

@@ -169,7 +169,7 @@ class Plan:
         kind += "drained " if self.drained else ""
         kind += "paired " if self.paired else ""
         kind += "witnessed " if self.witnessed else ""
-        dice = random.Random(f"{self.seed}/{kind}plan/{self.nodes}")
+        rng = random.Random(f"{self.seed}/{kind}plan/{self.nodes}")
         faults: tuple[tuple[str, int], ...] = TOGETHER_FAULTS
         if self.mirrored:
             faults = VARIED_FAULTS if self.varied else MIRRORED_FAULTS
@@ -190,26 +190,26 @@ class Plan:
         if self.witnessed:
             faults = (*faults, *WITNESSED_FAULTS)
         is_harsh = self.mirrored or self.spooled or self.ailing
-        fault_rate = dice.choice((0.05, 0.1, 0.2, 0.3) if is_harsh else (0.0, 0.05, 0.1, 0.1, 0.2))
-        pace = dice.choice((0.2, 1.0, 1.0, 3.0))
+        fault_rate = rng.choice((0.05, 0.1, 0.2, 0.3) if is_harsh else (0.0, 0.05, 0.1, 0.1, 0.2))
+        pace = rng.choice((0.2, 1.0, 1.0, 3.0))
         steps, at = [], 0.0
         for number in range(1, self.steps + 1):
-            at += dice.random() * 2 * STEP_S * pace
+            at += rng.random() * 2 * STEP_S * pace
             if self.paired and self.spooled and number in SUNDERED:
-                what, arguments = "sunder", draw_sunder(dice, self.nodes)
-            elif dice.random() < fault_rate:
-                what = pick(dice, faults)
-                arguments = draw_fault(dice, what, self.places(what), self.varied)
+                what, arguments = "sunder", draw_sunder(rng, self.nodes)
+            elif rng.random() < fault_rate:
+                what = pick(rng, faults)
+                arguments = draw_fault(rng, what, self.places(what), self.varied)
                 if self.special:
-                    turn_special(dice, what, arguments)
-            elif self.special and dice.random() < SPECIAL_RATE:
-                what, arguments = draw_special(dice, self.nodes)
-                arguments["client"] = dice.randrange(CLIENTS)
+                    turn_special(rng, what, arguments)
+            elif self.special and rng.random() < SPECIAL_RATE:
+                what, arguments = draw_special(rng, self.nodes)
+                arguments["client"] = rng.randrange(CLIENTS)
             else:
-                what = pick(dice, CLIENT_STEPS)
-                arguments = {"client": dice.randrange(CLIENTS), **draw_client(dice, what, self.nodes)}
+                what = pick(rng, CLIENT_STEPS)
+                arguments = {"client": rng.randrange(CLIENTS), **draw_client(rng, what, self.nodes)}
                 if self.featured:
-                    draw_featured(dice, what, arguments)
+                    draw_featured(rng, what, arguments)
             steps.append(Step(number, at, what, arguments))
         return steps
 
@@ -243,14 +243,14 @@ class Plan:
 
     def opening(self) -> tuple[int, dict[str, Any]]:
         """Returns how many of the durable queues are declared before the first policy, and that policy."""
-        dice = random.Random(f"{self.seed}/opening/{self.nodes}")
-        return dice.randrange(DURABLE + 1), draw_policy(dice, self.nodes, self.varied)
+        rng = random.Random(f"{self.seed}/opening/{self.nodes}")
+        return rng.randrange(DURABLE + 1), draw_policy(rng, self.nodes, self.varied)
 
     def quorum(self) -> frozenset[str]:
         """Returns the durable queues that are quorum queues; with features, these decide it."""
-        dice = random.Random(f"{self.seed}/quorum/{self.nodes}")
-        chance = dice.choice((0.0, 0.0, 0.3, 0.6)) if self.varied and not self.featured else 0.0
-        return frozenset(f"d{number}" for number in range(DURABLE) if dice.random() < chance)
+        rng = random.Random(f"{self.seed}/quorum/{self.nodes}")
+        chance = rng.choice((0.0, 0.0, 0.3, 0.6)) if self.varied and not self.featured else 0.0
+        return frozenset(f"d{number}" for number in range(DURABLE) if rng.random() < chance)
 
     def queues(self) -> list[str]:
         """Returns the queues that are declared at the beginning, and stay."""
@@ -261,248 +261,248 @@ class Plan:
         """Returns the features of these queues, in a run with features."""
         if not self.featured:
             return {}
-        dice = random.Random(f"{self.seed}/features/{self.nodes}")
+        rng = random.Random(f"{self.seed}/features/{self.nodes}")
         # Without mirrors, the ledger expects a queue where it was declared, which a quorum queue is not.
-        found = draw_features(dice, DURABLE, self.mirrored or self.nodes == 1, not self.mirrored)
-        return limit_deliveries(dice, found) if self.special else found
+        found = draw_features(rng, DURABLE, self.mirrored or self.nodes == 1, not self.mirrored)
+        return limit_deliveries(rng, found) if self.special else found
 
     def taken(self) -> list[Step]:
         left_out = set(self.without)
         return [step for step in self.draw() if step.number not in left_out]
 
 
-def pick(dice: random.Random, weighted: tuple[tuple[str, int], ...]) -> str:
-    return dice.choices([name for name, _ in weighted], [weight for _, weight in weighted])[0]
+def pick(rng: random.Random, weighted: tuple[tuple[str, int], ...]) -> str:
+    return rng.choices([name for name, _ in weighted], [weight for _, weight in weighted])[0]
 
 
-def durable(dice: random.Random) -> str:
-    return f"d{dice.randrange(DURABLE)}"
+def durable(rng: random.Random) -> str:
+    return f"d{rng.randrange(DURABLE)}"
 
 
-def volatile(dice: random.Random) -> str:
-    return f"v{dice.randrange(VOLATILE)}"
+def volatile(rng: random.Random) -> str:
+    return f"v{rng.randrange(VOLATILE)}"
 
 
-def any_queue(dice: random.Random) -> str:
-    return durable(dice) if dice.random() < 0.8 else volatile(dice)
+def any_queue(rng: random.Random) -> str:
+    return durable(rng) if rng.random() < 0.8 else volatile(rng)
 
 
-def draw_client(dice: random.Random, what: str, nodes: int) -> dict[str, Any]:
+def draw_client(rng: random.Random, what: str, nodes: int) -> dict[str, Any]:
     if what == "publish":
         return {
-            "queue": any_queue(dice),
-            "count": dice.choice((1, 1, 2, 5, 20)),
-            "padding": dice.choice((0, 0, 10, 100, 1_000, 5_000)),
-            "persistent": dice.random() < 0.9,
-            "wait": dice.random() < 0.6,
+            "queue": any_queue(rng),
+            "count": rng.choice((1, 1, 2, 5, 20)),
+            "padding": rng.choice((0, 0, 10, 100, 1_000, 5_000)),
+            "persistent": rng.random() < 0.9,
+            "wait": rng.random() < 0.6,
         }
     if what == "consume":
-        queue = any_queue(dice)
+        queue = any_queue(rng)
         return {
             "queue": queue,
-            "prefetch": dice.choice((0, 1, 3, 10)),
-            "no_ack": queue[0] == "v" and dice.random() < 0.5,
-            "style": dice.choice(("ack", "ack", "multiple", "mixed", "late", "hold")),
+            "prefetch": rng.choice((0, 1, 3, 10)),
+            "no_ack": queue[0] == "v" and rng.random() < 0.5,
+            "style": rng.choice(("ack", "ack", "multiple", "mixed", "late", "hold")),
         }
     if what == "get":
-        queue = any_queue(dice)
+        queue = any_queue(rng)
         return {
             "queue": queue,
-            "count": dice.randrange(1, 5),
-            "no_ack": queue[0] == "v" and dice.random() < 0.5,
-            "how": dice.choice(("ack", "ack", "requeue")),
+            "count": rng.randrange(1, 5),
+            "no_ack": queue[0] == "v" and rng.random() < 0.5,
+            "how": rng.choice(("ack", "ack", "requeue")),
         }
     if what in ("prove", "cancel", "close_channel"):
-        return {"which": dice.randrange(3)}
+        return {"which": rng.randrange(3)}
     if what == "declare":
-        if dice.random() < 0.3:
+        if rng.random() < 0.3:
             return {"queue": "x", "durable": False}
-        return {"queue": volatile(dice), "durable": dice.random() < 0.8}
+        return {"queue": volatile(rng), "durable": rng.random() < 0.8}
     if what in ("delete", "purge"):
-        return {"queue": volatile(dice)}
+        return {"queue": volatile(rng)}
     if what == "look":
-        return {"queue": durable(dice)}
+        return {"queue": durable(rng)}
     if what == "bind":
-        key = dice.choice(("a", "b", "#"))
-        return {"queue": any_queue(dice), "exchange": "t0", "key": key, "unbind": dice.random() < 0.3}
+        key = rng.choice(("a", "b", "#"))
+        return {"queue": any_queue(rng), "exchange": "t0", "key": key, "unbind": rng.random() < 0.3}
     if what == "exchange":
-        return {"exchange": dice.choice(("t0", "t1")), "delete": dice.random() < 0.3}
+        return {"exchange": rng.choice(("t0", "t1")), "delete": rng.random() < 0.3}
     if what == "peek":
-        return {"other": dice.randrange(CLIENTS)}
+        return {"other": rng.randrange(CLIENTS)}
     if what in ("go", "tour"):
-        return {"node": dice.randrange(nodes)}
+        return {"node": rng.randrange(nodes)}
     if what == "deafen":
-        return {"seconds": round(dice.random() * 3, 3)}
+        return {"seconds": round(rng.random() * 3, 3)}
     return {}
 
 
-def draw_featured(dice: random.Random, what: str, arguments: dict[str, Any]) -> None:
+def draw_featured(rng: random.Random, what: str, arguments: dict[str, Any]) -> None:
     """Draws other steps of a client, in a run with features."""
-    if what in ("consume", "get", "look") and dice.random() < 0.2:
+    if what in ("consume", "get", "look") and rng.random() < 0.2:
         arguments |= {"queue": DEAD_LETTER_QUEUE} | ({"no_ack": False} if "no_ack" in arguments else {})
     if what == "publish":
-        arguments |= draw_extras(dice)
+        arguments |= draw_extras(rng)
         if arguments["queue"][0] == "v":
             arguments["via"] = ""  # It may not be bound to anything.
-    elif what == "consume" and dice.random() < 0.4:
-        arguments["priority"] = dice.randrange(-2, 3)
-    elif what == "get" and dice.random() < 0.3:
+    elif what == "consume" and rng.random() < 0.4:
+        arguments["priority"] = rng.randrange(-2, 3)
+    elif what == "get" and rng.random() < 0.3:
         arguments["how"] = "reject"
-    elif what == "declare" and dice.random() < 0.5:
-        arguments["arguments"] = {"x-expires": dice.choice((500, 5_000))}
+    elif what == "declare" and rng.random() < 0.5:
+        arguments["arguments"] = {"x-expires": rng.choice((500, 5_000))}
 
 
-def draw_policy(dice: random.Random, nodes: int, varied: bool) -> dict[str, Any]:
+def draw_policy(rng: random.Random, nodes: int, varied: bool) -> dict[str, Any]:
     """Draws the arguments of a step that sets the policy; without a definition, the policy is cleared."""
-    mode = dice.choice(("all", "all", "exactly", "exactly", "nodes", None))
-    definition: dict[str, Any] = {"ha-mode": mode, "ha-sync-mode": dice.choice(("automatic", "automatic", "manual"))}
+    mode = rng.choice(("all", "all", "exactly", "exactly", "nodes", None))
+    definition: dict[str, Any] = {"ha-mode": mode, "ha-sync-mode": rng.choice(("automatic", "automatic", "manual"))}
     if mode == "exactly":
-        definition["ha-params"] = dice.choice((1, 2, 2, 3))
+        definition["ha-params"] = rng.choice((1, 2, 2, 3))
     elif mode == "nodes":
-        definition["ha-params"] = [f"leveret@n{one + 1}" for one in dice.sample(range(nodes), dice.randrange(1, nodes))]
+        definition["ha-params"] = [f"leveret@n{one + 1}" for one in rng.sample(range(nodes), rng.randrange(1, nodes))]
     if varied and mode:
-        definition |= draw_rules(dice)
-        # Other dice: earlier seeds give the same runs.
-        draw_copying(random.Random(hash(dice.getstate()[1])), definition)
-    return {"pattern": dice.choice(("", "^d", "^d[01]", "^[dv]")), "definition": definition if mode else None}
+        definition |= draw_rules(rng)
+        # Other rng: earlier seeds give the same runs.
+        draw_copying(random.Random(hash(rng.getstate()[1])), definition)
+    return {"pattern": rng.choice(("", "^d", "^d[01]", "^[dv]")), "definition": definition if mode else None}
 
 
-def draw_rules(dice: random.Random) -> dict[str, Any]:
+def draw_rules(rng: random.Random) -> dict[str, Any]:
     """Draws further keys of a policy."""
-    rules: dict[str, Any] = {"ha-sync-mode": "manual"} if dice.random() < 0.5 else {}
-    if dice.random() < 0.4:
+    rules: dict[str, Any] = {"ha-sync-mode": "manual"} if rng.random() < 0.5 else {}
+    if rng.random() < 0.4:
         rules["ha-replication"] = "async"
-        if dice.random() < 0.3:
-            rules["ha-replication-window"] = {"messages": dice.choice((1, 5, 50))}
+        if rng.random() < 0.3:
+            rules["ha-replication-window"] = {"messages": rng.choice((1, 5, 50))}
     for key in ("ha-promote-on-failure", "ha-promote-on-shutdown"):
-        if dice.random() < 0.4:
-            rules[key] = dice.choice(("always", "always", "always", "when-synced"))
-    if dice.random() < 0.2:
-        rules["ha-sync-strategy"] = dice.choice(("full", "incremental"))
-    if dice.random() < 0.2:
-        rules["ha-sync-batch-size"] = dice.choice((1, 3, 100))
+        if rng.random() < 0.4:
+            rules[key] = rng.choice(("always", "always", "always", "when-synced"))
+    if rng.random() < 0.2:
+        rules["ha-sync-strategy"] = rng.choice(("full", "incremental"))
+    if rng.random() < 0.2:
+        rules["ha-sync-batch-size"] = rng.choice((1, 3, 100))
     return rules
 
 
-def draw_copying(dice: random.Random, definition: dict[str, Any]) -> None:
+def draw_copying(rng: random.Random, definition: dict[str, Any]) -> None:
     """Draws keys about synchronisation."""
-    if dice.random() < 0.15:
+    if rng.random() < 0.15:
         definition["ha-sync-strategy"] = "event"
-    if dice.random() < 0.25:
+    if rng.random() < 0.25:
         definition["ha-sync-mode"] = "automatic"
-        hours = {"hours": dice.choice(HOURS)}
+        hours = {"hours": rng.choice(HOURS)}
         definition["ha-replication-window"] = definition.get("ha-replication-window", {}) | hours
 
 
-def draw_interruption(dice: random.Random, nodes: int) -> dict[str, Any]:
+def draw_interruption(rng: random.Random, nodes: int) -> dict[str, Any]:
     """Draws a change of views, after which the master of a queue dies."""
-    by = dice.choice(("burst", "burst", "burst", "hand_over", "policy", "policy", "order_sync", "force", "fell_master"))
-    first = draw_fault(dice, by, nodes, True)
-    how = dice.choice(("kill", "power", "power", "isolate", "pause"))
-    seconds = round(dice.choice((0.01, 0.5, 2.0, 8.0)) * (0.5 + dice.random()), 3)
-    delay = round(dice.choice((0.0, 0.002, 0.01, 0.05, 0.3)) * dice.random(), 6)
-    delay += 0.1 * dice.random() if by == "burst" else 0.0
-    queue = first.get("queue", durable(dice))
+    by = rng.choice(("burst", "burst", "burst", "hand_over", "policy", "policy", "order_sync", "force", "fell_master"))
+    first = draw_fault(rng, by, nodes, True)
+    how = rng.choice(("kill", "power", "power", "isolate", "pause"))
+    seconds = round(rng.choice((0.01, 0.5, 2.0, 8.0)) * (0.5 + rng.random()), 3)
+    delay = round(rng.choice((0.0, 0.002, 0.01, 0.05, 0.3)) * rng.random(), 6)
+    delay += 0.1 * rng.random() if by == "burst" else 0.0
+    queue = first.get("queue", durable(rng))
     return {"by": by, "first": first, "queue": queue, "delay": delay, "how": how, "seconds": seconds}
 
 
-def draw_fault(dice: random.Random, what: str, nodes: int, varied: bool) -> dict[str, Any]:
-    node, seconds = dice.randrange(nodes), round(dice.choice((0.01, 0.5, 2.0, 8.0)) * (0.5 + dice.random()), 3)
+def draw_fault(rng: random.Random, what: str, nodes: int, varied: bool) -> dict[str, Any]:
+    node, seconds = rng.randrange(nodes), round(rng.choice((0.01, 0.5, 2.0, 8.0)) * (0.5 + rng.random()), 3)
     if what in ("power_all", "kill_leader"):
         return {"seconds": seconds}
     if what == "lose":
-        return draw_loss(dice, nodes)
+        return draw_loss(rng, nodes)
     if what == "relieve":
-        return draw_relief(dice)
+        return draw_relief(rng)
     if what == "depose":
-        return draw_deposal(dice, durable(dice))
+        return draw_deposal(rng, durable(rng))
     if what == "abandon":
-        return {"cut": round(6.0 + 6.0 * dice.random(), 3), "seconds": seconds}
+        return {"cut": round(6.0 + 6.0 * rng.random(), 3), "seconds": seconds}
     if what in ("rebalance", "appoint", "unsettle"):
-        return draw_rebalance(dice, what, any_queue(dice), nodes)
+        return draw_rebalance(rng, what, any_queue(rng), nodes)
     if what in ("drain", "empty"):
-        return draw_drain(dice, what, nodes)
+        return draw_drain(rng, what, nodes)
     if what in ("stall", "press", "cramp", "leap", "forsake"):
-        return draw_ailing(dice, what, node)
+        return draw_ailing(rng, what, node)
     if what == "ambush":
-        return draw_ambush(dice)
+        return draw_ambush(rng)
     if what == "tighten":
-        return draw_tightening(dice)
+        return draw_tightening(rng)
     if what == "sever":
-        return draw_sever(dice, nodes)
+        return draw_sever(rng, nodes)
     if what == "handling":
-        return {"value": draw_handling(dice, nodes) if dice.random() < 0.85 else None}
+        return {"value": draw_handling(rng, nodes) if rng.random() < 0.85 else None}
     if what == "policy":
-        return draw_policy(dice, nodes, varied)
+        return draw_policy(rng, nodes, varied)
     if what == "interrupt":
-        return draw_interruption(dice, nodes)
+        return draw_interruption(rng, nodes)
     if what == "force":
-        return {"queue": any_queue(dice), "node": node, "insists": dice.random() < 0.6}
+        return {"queue": any_queue(rng), "node": node, "insists": rng.random() < 0.6}
     if what == "burst":
-        return {"queue": durable(dice), "count": dice.choice((5, 20, 40)), "padding": dice.choice((0, 100, 2_000))}
+        return {"queue": durable(rng), "count": rng.choice((5, 20, 40)), "padding": rng.choice((0, 100, 2_000))}
     if what == "stop_some":
-        return {"some": sorted(dice.sample(range(nodes), dice.randrange(1, nodes + 1))), "seconds": seconds}
+        return {"some": sorted(rng.sample(range(nodes), rng.randrange(1, nodes + 1))), "seconds": seconds}
     if what in ("hand_over", "order_sync"):
-        return {"queue": any_queue(dice), "node": node, "wanted": dice.random() < 0.8}
+        return {"queue": any_queue(rng), "node": node, "wanted": rng.random() < 0.8}
     if what == "fell_master":
-        how = dice.choice(("kill", "power", "pause", "isolate", "terminate"))
-        return {"queue": any_queue(dice), "how": how, "seconds": seconds}
+        how = rng.choice(("kill", "power", "pause", "isolate", "terminate"))
+        return {"queue": any_queue(rng), "how": how, "seconds": seconds}
     if what == "power_some":
-        some = sorted(dice.sample(range(nodes), dice.randrange(2, nodes + 1)))
-        return {"some": some, "power": dice.random() < 0.7, "seconds": seconds}
+        some = sorted(rng.sample(range(nodes), rng.randrange(2, nodes + 1)))
+        return {"some": some, "power": rng.random() < 0.7, "seconds": seconds}
     if what == "strike":
-        return {"node": node, "changes": dice.randrange(12), "power": dice.random() < 0.7}
+        return {"node": node, "changes": rng.randrange(12), "power": rng.random() < 0.7}
     if what in ("part", "cut_one_way", "slow_link", "reset_links"):
-        other = dice.choice([one for one in range(nodes) if one != node])
+        other = rng.choice([one for one in range(nodes) if one != node])
         return {"node": node, "other": other, "seconds": seconds}
     if what == "move":
-        return {"queue": durable(dice), "node": node}
+        return {"queue": durable(rng), "node": node}
     if what == "reset":
-        return {"rate": dice.choice((0.2, 0.5, 1.0))}
+        return {"rate": rng.choice((0.2, 0.5, 1.0))}
     if what == "fill":
-        return {"node": node, "seconds": seconds, "left": dice.randrange(20_000)}
+        return {"node": node, "seconds": seconds, "left": rng.randrange(20_000)}
     if what == "skew":
-        return {"node": node, "ms": dice.randrange(-10_000, 10_000)}
+        return {"node": node, "ms": rng.randrange(-10_000, 10_000)}
     if what == "cut_client":
-        return {"client": dice.randrange(CLIENTS), "node": node, "seconds": seconds, "back": dice.random() < 0.5}
+        return {"client": rng.randrange(CLIENTS), "node": node, "seconds": seconds, "back": rng.random() < 0.5}
     return {"node": node, "seconds": seconds}
 
 
-def draw_sunder(dice: random.Random, nodes: int) -> dict[str, Any]:
+def draw_sunder(rng: random.Random, nodes: int) -> dict[str, Any]:
     """Draws a long cut between two nodes, in the last part of which clients do something at both."""
-    lasts_s = round(4.0 + 16.0 * dice.random(), 3)
+    lasts_s = round(4.0 + 16.0 * rng.random(), 3)
     publish = {"count": 8, "padding": 10, "persistent": True, "wait": False}
     steps: list[tuple[float, str, dict[str, Any]]] = [
-        (BEFORE_S - 1.5 * dice.random(), "publish", {"client": number, "queue": f"d{number}", **publish})
+        (BEFORE_S - 1.5 * rng.random(), "publish", {"client": number, "queue": f"d{number}", **publish})
         for number in range(DURABLE)
     ]
     begins_s = BEFORE_S + QUIET_S - 2.0
     steps += [(begins_s, "go", {"client": client, "node": client % nodes}) for client in range(CLIENTS)]
-    for _ in range(dice.randrange(8, 30)):
-        what = pick(dice, tuple((one, 1) for one in DRAWN))
-        delay = round(begins_s + dice.random() * (lasts_s + 2.0), 3)
-        steps.append((delay, what, {"client": dice.randrange(CLIENTS), **draw_client(dice, what, nodes)}))
-    steps += draw_spooled(random.Random(hash(dice.getstate()[1])), begins_s, lasts_s)
+    for _ in range(rng.randrange(8, 30)):
+        what = pick(rng, tuple((one, 1) for one in DRAWN))
+        delay = round(begins_s + rng.random() * (lasts_s + 2.0), 3)
+        steps.append((delay, what, {"client": rng.randrange(CLIENTS), **draw_client(rng, what, nodes)}))
+    steps += draw_spooled(random.Random(hash(rng.getstate()[1])), begins_s, lasts_s)
     return {"seconds": BEFORE_S + QUIET_S + lasts_s, "steps": steps}
 
 
-def draw_spooled(dice: random.Random, begins_s: float, lasts_s: float) -> list[tuple[float, str, dict[str, Any]]]:
+def draw_spooled(rng: random.Random, begins_s: float, lasts_s: float) -> list[tuple[float, str, dict[str, Any]]]:
     """Clients at each node publish to the same queues that others consume there."""
     steps: list[tuple[float, str, dict[str, Any]]] = []
     for client in range(CLIENTS):
-        for _ in range(dice.randrange(4)):
-            queue, delay = durable(dice), begins_s + 2.0 + dice.random() * lasts_s
-            style, how = dice.choice(("ack", "multiple", "mixed", "late", "hold")), dice.choice(("ack", "requeue"))
+        for _ in range(rng.randrange(4)):
+            queue, delay = durable(rng), begins_s + 2.0 + rng.random() * lasts_s
+            style, how = rng.choice(("ack", "multiple", "mixed", "late", "hold")), rng.choice(("ack", "requeue"))
             who = {"client": client, "queue": queue}
-            publish = {**who, "count": dice.choice((1, 3, 8)), "padding": 10, "persistent": True}
-            consume = {**who, "prefetch": dice.choice((0, 1, 3)), "no_ack": False, "style": style}
+            publish = {**who, "count": rng.choice((1, 3, 8)), "padding": 10, "persistent": True}
+            consume = {**who, "prefetch": rng.choice((0, 1, 3)), "no_ack": False, "style": style}
             get = {**who, "count": 2, "no_ack": False, "how": how}
-            what, arguments = ("consume", consume) if dice.random() < 0.7 else ("get", get)
+            what, arguments = ("consume", consume) if rng.random() < 0.7 else ("get", get)
             steps += [
-                (delay, "publish", {**publish, "wait": dice.random() < 0.5}),
+                (delay, "publish", {**publish, "wait": rng.random() < 0.5}),
                 (delay + 0.5, what, arguments),
                 (delay + 1.5, "publish", {**publish, "wait": True}),
-                (delay + 2.5, "prove", {"client": client, "which": dice.randrange(3)}),
+                (delay + 2.5, "prove", {"client": client, "which": rng.randrange(3)}),
             ]
     return steps
 

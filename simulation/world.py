@@ -67,7 +67,7 @@ class World:
         self.plan = plan
         self.seed = f"{plan.seed}/{plan.noise}" if plan.noise else str(plan.seed)
         self.scheduler = Scheduler()
-        self.dice = random.Random(f"{self.seed}/world")
+        self.rng = random.Random(f"{self.seed}/world")
         self.network = Network(self.scheduler, random.Random(f"{self.seed}/network"))
         self.network.is_rejecting = plan.proofs().is_rejecting
         self.traced = traced
@@ -237,10 +237,10 @@ class World:
             self.broker_features.end_special(self.ledger)
         if isinstance(self.ledger, MessageChecker):
             self.queue_features.let_age(self.ledger)
-        if self.mirrors is not None and self.dice.random() < 0.5:
+        if self.mirrors is not None and self.rng.random() < 0.5:
             self._compare_members()
         self._empty()
-        if self.dice.random() < 0.6:
+        if self.rng.random() < 0.6:
             self._empty_again()
         if isinstance(self.ledger, BrokerFeaturesChecker):
             self.broker_features.scan_streams(self.ledger)
@@ -264,7 +264,7 @@ class World:
 
     def _begin(self) -> None:
         for machine in self.everybody:
-            self.scheduler.after(self.dice.random() * 2, machine.start)
+            self.scheduler.after(self.rng.random() * 2, machine.start)
         self.must(START_S, self.all_serve, lambda: f"no cluster came to be within {START_S} s: {self.standing()}")
         places = [machine.name for machine in self.machines]
         self.client_loop.place = "clients"
@@ -390,12 +390,12 @@ class World:
     def fault_power_all(self, seconds: float) -> None:
         for machine in self.everybody:
             machine.kill(power=True)
-            self.start_later(machine, seconds * (0.5 + self.dice.random()))
+            self.start_later(machine, seconds * (0.5 + self.rng.random()))
 
     def fault_kill_leader(self, seconds: float) -> None:
         for machine in self.everybody:
             if self.consensus.leads(machine.name):
-                machine.kill(power=self.dice.random() < 0.5)
+                machine.kill(power=self.rng.random() < 0.5)
                 self.start_later(machine, seconds)
 
     def fault_abandon(self, cut: float, seconds: float) -> None:
@@ -411,7 +411,7 @@ class World:
         for other in others:  # It does not continue, unless the other node has died.
             other.kill(power=False)
             self.start_later(other, cut)
-            if self.dice.random() < 0.5:
+            if self.rng.random() < 0.5:
                 self.scheduler.after(cut, self._abandon_met, leader, other, 3.5 + seconds)
             else:
                 self.scheduler.after(cut - 0.5, self._abandon, leader, 3.5 + seconds)
@@ -550,7 +550,7 @@ class World:
     def fault_power_some(self, some: list[int], power: bool, seconds: float) -> None:
         for node in some:
             self.everybody[node].kill(power)
-            self.start_later(self.everybody[node], seconds * (0.5 + self.dice.random()))
+            self.start_later(self.everybody[node], seconds * (0.5 + self.rng.random()))
 
     def fault_skew(self, node: int, ms: int) -> None:
         self.machines[node].skew_ms += ms
@@ -560,13 +560,13 @@ class World:
     def fault_reset(self, rate: float) -> None:
         """Resets connections of clients."""
         for endpoint in list(self.network.endpoints):
-            if endpoint.loop is self.client_loop and self.dice.random() < rate:
+            if endpoint.loop is self.client_loop and self.rng.random() < rate:
                 self.network.reset(endpoint)
 
     def fault_reset_links(self, node: int, other: int, seconds: float) -> None:
         a, b = self.everybody[node].name, self.everybody[other].name
         for endpoint in list(self.network.endpoints):
-            if (endpoint.here[0], endpoint.there[0]) == (a, b) and self.dice.random() < 0.7:
+            if (endpoint.here[0], endpoint.there[0]) == (a, b) and self.rng.random() < 0.7:
                 self.network.reset(endpoint)
 
     def fault_cut_client(self, client: int, node: int, seconds: float, back: bool) -> None:
@@ -651,11 +651,11 @@ class World:
                 continue
             heirs = [name for name, _ in found[2].mirror.member.view.in_sync if name != found[0].node_name]
             if heirs:
-                self.operators.hand_over(found[0], found[1], found[2].mirror, self.dice.choice(heirs))
+                self.operators.hand_over(found[0], found[1], found[2].mirror, self.rng.choice(heirs))
             for client in self.clients:
                 publish = {"queue": queue, "count": 3, "padding": 10, "persistent": True, "wait": True}
                 client.give(Step(0, 0.0, "publish", publish))
-            self.run_for(self.dice.random())
+            self.run_for(self.rng.random())
         self.must(SETTLE_S, self.all_idle, lambda: f"after queues were handed over: {self.standing()}")
 
     def _heal_mirrors(self, mirrors: MirrorChecker) -> None:
@@ -777,7 +777,7 @@ class World:
         self.ledger.on_disturbed(self.scheduler.now + UNREST_S)
         for machine in self.everybody:
             machine.kill(power=True)
-            self.start_later(machine, self.dice.random())
+            self.start_later(machine, self.rng.random())
         self.must(SETTLE_S, self.all_serve, lambda: f"after the last start: {self.standing()}")
         self._empty()
 

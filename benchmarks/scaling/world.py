@@ -1,7 +1,7 @@
 """A cluster of any size in virtual time, for its counts and its times: how `scaling` sees fifty nodes on one machine.
 
 The nodes are the real ones (`leveret.node.server.Server`, on the simulation's loops, network and disks), without
-checkers, faults or dice: every frame takes `delay_s`, every sync `sync_s`. There are two ways to let time go by:
+checkers, faults or rng: every frame takes `delay_s`, every sync `sync_s`. There are two ways to let time go by:
 
 - *Counted*: code takes no time. A run is the same whoever runs it and how busy the machine is: frames, bytes, commands
   and promotions are counted like this.
@@ -178,7 +178,7 @@ class EvenMachine(Machine):
     def settings(self) -> Settings:
         return replace(super().settings(), segment_bytes=SEGMENT_BYTES, content_cache_bytes=1 << 26)
 
-    def disk_delay(self, dice: random.Random) -> float:
+    def disk_delay(self, rng: random.Random) -> float:
         meter = cast(Plant, self.world).meter
         return meter.costs.sync_s / SYNC_PARTS + meter.elapsed()
 

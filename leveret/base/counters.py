@@ -49,11 +49,11 @@ class MessageCounters:
 class ExchangeCounters:
     """Counts the messages published to an exchange on this node, and the queues to which they were routed."""
 
-    __slots__ = ("came", "went")
+    __slots__ = ("published_in", "published_out")
 
     def __init__(self) -> None:
-        self.came = 0
-        self.went = 0
+        self.published_in = 0
+        self.published_out = 0
 
 
 class NodeCounters:

@@ -343,7 +343,7 @@ class Broker:
             vhosts[event.spec.vhost].forget_routes()
         elif isinstance(event, e.ExchangeDeleted):
             vhosts[event.spec.vhost].router.remove_exchange(event.spec.name)
-            vhosts[event.spec.vhost].passages.pop(event.spec.name, None)
+            vhosts[event.spec.vhost].exchange_counters.pop(event.spec.name, None)
             vhosts[event.spec.vhost].forget_routes()
         elif isinstance(event, e.VhostAdded):
             vhosts[event.name] = Vhost(event.name, self.random_numbers.draw)

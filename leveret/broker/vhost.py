@@ -31,7 +31,7 @@ class Route:
     """The queues that publishes with one exchange and routing key go to."""
 
     __slots__ = (
-        "exchange", "immediate", "is_plain", "key", "mandatory", "passage", "queues", "routing_key", "varies",
+        "counters", "exchange", "immediate", "is_plain", "key", "mandatory", "queues", "routing_key", "varies",
         "writers",
     )  # fmt: skip
 
@@ -43,7 +43,7 @@ class Route:
         self.mandatory = bool(arguments[-1] & 1)
         self.immediate = bool(arguments[-1] & 2)
         self.queues: tuple[AnyQueue, ...] = ()
-        self.passage = ExchangeCounters()  # Its exchange's, once it is known.
+        self.counters = ExchangeCounters()  # Its exchange's, once it is known.
         self.varies = False  # Not to be remembered: each message goes its own way.
         self.is_plain = False  # Leads to at least one queue, whatever the message, and is not traced by a firehose.
         self.writers: set[str] = set()  # Users whose permission was checked.
@@ -56,13 +56,15 @@ class Route:
 class Vhost:
     """The running side of a virtual host; what lasts of it is in the metadata."""
 
-    __slots__ = ("deleting", "firehose", "generation", "name", "passages", "queues", "router", "routes", "targets")
+    __slots__ = (
+        "deleting", "exchange_counters", "firehose", "generation", "name", "queues", "router", "routes", "targets",
+    )  # fmt: skip
 
     def __init__(self, name: str, draw: Callable[[int], int] = first_of) -> None:
         self.name = name
         self.queues: dict[str, AnyQueue] = {}
         self.router: Router[AnyQueue] = Router(lambda queue: queue.spec.name, draw)
-        self.passages: dict[str, ExchangeCounters] = {}  # By exchange: those that were published to at this node.
+        self.exchange_counters: dict[str, ExchangeCounters] = {}  # Of exchanges that were published to at this node.
         self.firehose: Firehose | None = None  # While somebody watches the messages of this vhost.
         self.routes: dict[bytes, Route] = {}
         self.targets: dict[tuple[AnyQueue, ...], tuple[AnyQueue, ...]] = {}
@@ -99,7 +101,7 @@ class Vhost:
 
     def resolve(self, arguments: bytes, route: Route) -> None:
         """Find the queues of a route and remember it."""
-        route.passage = self.passages.setdefault(route.exchange, route.passage)
+        route.counters = self.exchange_counters.setdefault(route.exchange, route.counters)
         if self.router.varies(route.exchange):
             route.varies = True
             return

@@ -40,7 +40,7 @@ from leveret.management.http.http_server import HttpServer, Limits
 from leveret.management.http.routes import Router
 from leveret.management.page import PageHandlers
 from leveret.node.admin.common.command import NoAnswer, Refused
-from leveret.node.system.alarms import doors_limit
+from leveret.node.system.alarms import clients_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,7 +76,7 @@ class Management:
             bodies_bytes=max(BODIES_BYTES_MAX, 2 * settings.management_body_bytes_max),
             request_s=settings.management_request_ms / 1000,
             idle_s=settings.management_idle_ms / 1000,
-            connections=doors_limit(node.world.descriptors_max()),
+            connections=clients_limit(node.environment.descriptors_max()),
         )
         self.http = HttpServer(node.loop, self, limits)
         self.decoding = asyncio.Semaphore(DECODED_AT_ONCE)

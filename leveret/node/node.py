@@ -89,15 +89,15 @@ class Node(consensus.ConsensusNode):
     def __init__(
         self,
         settings: Settings,
-        world: Environment,
+        environment: Environment,
         peers: PeerLinks,
         me: Member,
         consensus_log: ConsensusLog,
         recovered: Recovered,
     ) -> None:
         self.settings = settings
-        self.world = world
-        self.loop = world.loop
+        self.environment = environment
+        self.loop = environment.loop
         self.peers = peers
         self.limits = _limits(settings)
         self.mqtt_limits = _mqtt_limits(settings)
@@ -120,20 +120,20 @@ class Node(consensus.ConsensusNode):
         self._watch: asyncio.TimerHandle | None = None
         self._syncer: asyncio.TimerHandle | None = None
         self._pacer: asyncio.TimerHandle | None = None
-        self.started_bytes = world.memory_used()  # The interpreter and all modules: there is nothing else yet.
-        total = world.memory_total()
+        self.started_bytes = environment.memory_used()  # The interpreter and all modules: there is nothing else yet.
+        total = environment.memory_total()
         self.alarms = Alarms(
             settings.memory_limit_bytes(total),
             settings.disk_limit_bytes(total),
-            world.memory_used,
-            world.disk.free_bytes,
+            environment.memory_used,
+            environment.disk.free_bytes,
         )
-        log = Log(world.disk, MESSAGES, LogOptions(segment_bytes=settings.segment_bytes, sync=settings.fsync))
+        log = Log(environment.disk, MESSAGES, LogOptions(segment_bytes=settings.segment_bytes, sync=settings.fsync))
         # Which queues exist is known for certain only in `prepare`; until then no messages may be deleted.
         log.recover(None, logger.info)
-        self.storage = Storage(world, log, self.turn, self._on_disk_full, self.on_fatal)
+        self.storage = Storage(environment, log, self.turn, self._on_disk_full, self.on_fatal)
         self.metadata = Metadata()
-        self.cluster = Cluster(settings, world, peers, me, consensus_log, recovered, self.metadata, self)
+        self.cluster = Cluster(settings, environment, peers, me, consensus_log, recovered, self.metadata, self)
         self.broker = Broker(
             self.metadata,
             self,
@@ -212,7 +212,7 @@ class Node(consensus.ConsensusNode):
                 kept,
             )
         # Refused if another node was faster. Then that node's id is used.
-        await self.cluster.change(SetGlobalParameter(CLUSTER_ID, cluster_id_text(self.world.random_bytes(16))))
+        await self.cluster.change(SetGlobalParameter(CLUSTER_ID, cluster_id_text(self.environment.random_bytes(16))))
 
     def _has_copy(self, spec: QueueSpec) -> bool:
         """Returns whether the log may hold messages of a queue that are still needed."""
@@ -227,7 +227,7 @@ class Node(consensus.ConsensusNode):
         return [
             SetGlobalParameter(CLUSTER_NAME, settings.cluster_name),
             *first_boot(
-                self.world.random_bytes(SALT_BYTES),
+                self.environment.random_bytes(SALT_BYTES),
                 settings.default_user,
                 settings.default_pass,
                 settings.default_vhost,
@@ -247,7 +247,7 @@ class Node(consensus.ConsensusNode):
     def set_clock(self) -> None:
         """Tells the broker the time. Called whenever something happens."""
         self.broker.now_ms = int(self.loop.time() * 1000)
-        self.broker.wall_ms = self.world.wall_ms()
+        self.broker.wall_ms = self.environment.wall_ms()
 
     def turn(self) -> None:
         """Runs a turn: see the top of this module. An exception in here leaves something half done, so the node
@@ -349,7 +349,7 @@ class Node(consensus.ConsensusNode):
                 "connection %s refused: connection_max (%d) is reached", client.connection.peer, connection_max
             )
             return False
-        descriptors_max = self.world.descriptors_max()
+        descriptors_max = self.environment.descriptors_max()
         if len(self.clients) >= sockets_limit(descriptors_max):
             self._evict_stranger()
         if not self.alarms.has_room(len(self.clients), descriptors_max):
@@ -381,7 +381,7 @@ class Node(consensus.ConsensusNode):
         self.by_connection.pop(client.connection, None)
         self.unauthenticated.discard(client)
         if self.alarms.crowded:
-            self.alarms.has_room(len(self.clients), self.world.descriptors_max())
+            self.alarms.has_room(len(self.clients), self.environment.descriptors_max())
         self.paced.pop(client, None)
         self.away.pop(client, None)
         self.behind.pop(client, None)
@@ -447,7 +447,7 @@ class Node(consensus.ConsensusNode):
         self._ticker = self.loop.call_later(TICK_S, self._tick)
 
     def _check_alarms(self) -> None:
-        if self.alarms.memory or self.world.has_unused_memory():
+        if self.alarms.memory or self.environment.has_unused_memory():
             self.storage.release_memory(self.look)
         self.look()
         self._watch = self.loop.call_later(self.settings.memory_monitor_interval_ms / 1000, self._check_alarms)
@@ -469,7 +469,7 @@ class Node(consensus.ConsensusNode):
 
     def memory_unused(self) -> int:
         """Returns how much memory was freed, and not returned to the system yet."""
-        return self.world.memory_unused()
+        return self.environment.memory_unused()
 
     def _on_disk_full(self, full: bool) -> None:
         self.alarms.disk_full = full
@@ -593,10 +593,10 @@ class Node(consensus.ConsensusNode):
         self.peers.cut(peer, reason)
 
     def unique_name(self, prefix: str) -> str:
-        return prefix + base64.urlsafe_b64encode(self.world.random_bytes(16)).decode().rstrip("=")
+        return prefix + base64.urlsafe_b64encode(self.environment.random_bytes(16)).decode().rstrip("=")
 
     def seed(self) -> int:
-        return int.from_bytes(self.world.random_bytes(8), "big")
+        return int.from_bytes(self.environment.random_bytes(8), "big")
 
     def note(self, category: str, level: str, text: str) -> None:
         logger.getChild(category).log(LOG_LEVELS[level], "%s", logs.lines(text))
@@ -739,7 +739,8 @@ class Node(consensus.ConsensusNode):
             self.peers.flush()
             for peer in list(self.broker.owner_ends):  # Messages unacknowledged by their clients are requeued.
                 self.broker.on_peer_down(peer)
-            self.broker.note_deliveries()  # What was rejected and has no letter yet is out with nobody, but was shown.
+            # What was rejected and has no dead letter yet is unacknowledged by nobody, but was delivered.
+            self.broker.note_deliveries()
             if self.broker.journal is not None:
                 self.broker.journal.stop()
             self.broker.mirrors.finish()

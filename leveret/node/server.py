@@ -88,11 +88,11 @@ RETRY_S_MAX: Final = 5.0
 class Server:
     """A process that is, or can become, a node of a cluster."""
 
-    def __init__(self, settings: Settings, world: Environment, cookie: bytes) -> None:
+    def __init__(self, settings: Settings, environment: Environment, cookie: bytes) -> None:
         self.settings = settings
-        self.loop = world.loop
+        self.loop = environment.loop
         self.configured = settings  # Without changes made since the start: see `runtime_settings`.
-        self.world = world
+        self.environment = environment
         self.cookie = cookie
         self.node: Node | None = None
         self._leaving: Node | None = None  # The node that is being stopped.
@@ -136,7 +136,7 @@ class Server:
         if self.peers is not None:
             await self.peers.close()
         self.watch.stop()
-        self.world.close()
+        self.environment.close()
 
     def request_stop(self) -> None:
         if not self.stopped.done():
@@ -151,7 +151,7 @@ class Server:
 
     async def _open_cluster_port(self) -> None:
         settings = self.settings
-        self.uuid = load_identity(self.world.disk, METADATA, self.world.random_bytes(16).hex())
+        self.uuid = load_identity(self.environment.disk, METADATA, self.environment.random_bytes(16).hex())
         frame_bytes_max = settings.max_message_size + FRAME_BYTES_MAX  # A message is never cut in pieces.
         silence_ms = settings.silence_ms
         options = PeersOptions(
@@ -165,9 +165,8 @@ class Server:
         )
         tls = None if settings.cluster_tls is None else peer_tls(settings.cluster_tls)
         me = Identity(settings.node_name, bytes.fromhex(self.uuid))
-        self.peers = PeerLinks(
-            self.loop, me, self.cookie, self, options, tls, self.world.random_source, self.world.random_bytes
-        )
+        random_source, random_bytes = self.environment.random_source, self.environment.random_bytes
+        self.peers = PeerLinks(self.loop, me, self.cookie, self, options, tls, random_source, random_bytes)
         self.peers.on_nobody_listens = self._on_nobody_listens
         listener = settings.cluster_listener
         try:
@@ -195,12 +194,12 @@ class Server:
             self.starting = None
 
     async def _start_app(self) -> None:
-        peers, world, settings = self.peers, self.world, self.settings
+        peers, environment, settings = self.peers, self.environment, self.settings
         assert peers is not None
         address = join_address(settings.cluster_host, self.cluster_port)
         me = Member(self.uuid, settings.node_name, address, settings.node_priority)
         log, recovered = await self._enter(me)
-        node = self.node = Node(settings, world, peers, me, log, recovered)
+        node = self.node = Node(settings, environment, peers, me, log, recovered)
         self.on_recovered()
         node.stopped.add_done_callback(lambda _: self._on_node_stopped(node))
         known = node.cluster.raft.membership.get(self.uuid)
@@ -224,8 +223,8 @@ class Server:
             except definitions.LoadFailed as error:
                 raise StartFailed(str(error)) from None
         self.prepared = True
-        delete_note(world.disk, REPLACE_FILE)
-        delete_note(world.disk, JOIN_FILE)
+        delete_note(environment.disk, REPLACE_FILE)
+        delete_note(environment.disk, JOIN_FILE)
         await self.listeners.open(node)
         shown = ", ".join(f"{name}={port}" for name, port in self.ports.items())
         logger.info("Server startup complete; listening: %s", shown)
@@ -277,12 +276,12 @@ class Server:
 
     async def _enter(self, me: Member) -> tuple[ConsensusLog, Recovered]:
         """Returns this node's consensus log and its contents; without data, founds or joins a cluster first."""
-        disk = self.world.disk
-        if read_note(self.world.disk, FORCE_FILE) is not None:
+        disk = self.environment.disk
+        if read_note(self.environment.disk, FORCE_FILE) is not None:
             log = ConsensusLog(disk, METADATA)
             logger.warning("this node goes on without the other members of its cluster, as force_boot asked for")
             recovered = log.force_alone(me)
-            delete_note(self.world.disk, FORCE_FILE)
+            delete_note(self.environment.disk, FORCE_FILE)
             return log, recovered
         log = ConsensusLog(disk, METADATA)
         recovered = log.recover()
@@ -291,7 +290,7 @@ class Server:
         if recovered.last_index:  # A term alone is left by one that died before it got anything of those it had joined.
             self._check_name(me, recovered)
             return log, recovered
-        asked = read_note(self.world.disk, JOIN_FILE)
+        asked = read_note(self.environment.disk, JOIN_FILE)
         if asked is not None:
             decision: discovery.Decision = discovery.Join(tuple(split_address(one) for one in asked.split()))
         else:
@@ -300,7 +299,7 @@ class Server:
             raise StartFailed(decision.text)
         if isinstance(decision, discovery.Join):
             addresses = decision.addresses
-            write_note(self.world.disk, JOIN_FILE, " ".join(join_address(*one) for one in addresses))
+            write_note(self.environment.disk, JOIN_FILE, " ".join(join_address(*one) for one in addresses))
             await self._join(me, addresses)
             return log, recovered
         log = ConsensusLog(disk, METADATA)
@@ -326,7 +325,7 @@ class Server:
         """Ask to be let in, until somebody does."""
         assert self.peers is not None
         request = {"name": me.name, "uuid": me.id, "address": me.address, "priority": me.priority}
-        if (former := read_note(self.world.disk, REPLACE_FILE)) is not None:
+        if (former := read_note(self.environment.disk, REPLACE_FILE)) is not None:
             request["replaces"] = former
         answer = await self._ask_leader(addresses, JOIN, request)
         self.peers.set_cluster(bytes.fromhex(answer["cluster"]))
@@ -399,7 +398,7 @@ class Server:
         if not hello.get("cluster") or not hello.get("founded"):
             raise AdminError(f"node {hello.get('name')} belongs to no cluster yet, or its app is stopped")
         await self.reset()
-        write_note(self.world.disk, JOIN_FILE, join_address(*address))
+        write_note(self.environment.disk, JOIN_FILE, join_address(*address))
 
     async def reset(self, force: bool = False) -> None:
         """Leaves the cluster, and deletes all data. With `force`, the others are not asked; they must forget this
@@ -414,17 +413,17 @@ class Server:
             await self._leave()
         assert self.peers is not None
         await self.peers.close()
-        wipe(self.world.disk)
+        wipe(self.environment.disk)
         self.spooled = 0
         self.cluster_id = bytes(16)
-        delete_note(self.world.disk, JOIN_FILE)
-        delete_note(self.world.disk, FORCE_FILE)
-        delete_note(self.world.disk, REPLACE_FILE)
+        delete_note(self.environment.disk, JOIN_FILE)
+        delete_note(self.environment.disk, FORCE_FILE)
+        delete_note(self.environment.disk, REPLACE_FILE)
         await self._open_cluster_port()
 
     async def _leave(self) -> None:
         """Asks the other members, if there are any, to remove this one."""
-        recovered = ConsensusLog(self.world.disk, METADATA).recover()
+        recovered = ConsensusLog(self.environment.disk, METADATA).recover()
         raft = Raft(self.uuid, lambda n: 0, snapshot=recovered.meta, entries=recovered.entries, commit=recovered.commit)
         others = [one for one in raft.membership.members if one.id != self.uuid]
         own = raft.membership.get(self.uuid)
@@ -460,7 +459,7 @@ class Server:
     async def force_boot(self) -> None:
         """Has the next start of the app go on without asking the other members, and without them."""
         self._require_stopped()
-        write_note(self.world.disk, FORCE_FILE, "yes")
+        write_note(self.environment.disk, FORCE_FILE, "yes")
 
     def _require_stopped(self) -> None:
         if self.node is not None or self.starting is not None:

@@ -49,23 +49,23 @@ class Storage:
 
     def __init__(
         self,
-        world: Environment,
+        environment: Environment,
         log: Log,
         on_turn: Callable[[], None],
         on_full: Callable[[bool], None],
         on_fatal: Callable[[str], None],
     ) -> None:
-        self.world = world
-        self.loop = world.loop
-        self.disk = world.disk
+        self.environment = environment
+        self.loop = environment.loop
+        self.disk = environment.disk
         self.log = log
         self.mirrors = MirrorStore(log.mirrors)
         self.on_turn = on_turn  # Called when something became durable or readable, so that there is a turn.
         self.on_full = on_full  # The disk has no space (True), or has again.
         self.on_fatal = on_fatal
-        self.writer = world.worker("leveret-writer")
-        self.reader = world.worker("leveret-reader")
-        self.background = world.worker("leveret-keeper")
+        self.writer = environment.worker("leveret-writer")
+        self.reader = environment.worker("leveret-reader")
+        self.background = environment.worker("leveret-keeper")
         self.committing = False
         self.full = False  # The last write found no space.
         self.retrying = False
@@ -91,7 +91,7 @@ class Storage:
         """Returns whether more publishes are about to arrive that the next commit should contain."""
         if not broker.unlogged or self.committing or broker.totals.published >= self.gather_for:
             return False
-        return self.world.precise_s() < self.gather_until
+        return self.environment.precise_s() < self.gather_until
 
     def commit(self, broker: Broker) -> None:
         """Begins a commit, unless one is under way."""
@@ -104,14 +104,14 @@ class Storage:
             return
         self.committing = True
         self.busy_at = self.loop.time()
-        self.began = self.world.precise_s()
+        self.began = self.environment.precise_s()
         self.writer.submit(lambda: job.perform(self.disk), lambda error: self._on_committed(broker, job, error))
         # Hand the interpreter over, so that the write begins now: this thread would keep it for the rest of the turn,
         # and that is as long as a sync takes. One small publish after the other gains a tenth by it.
-        self.world.yield_to_writer()
+        self.environment.yield_to_writer()
 
     def _take_blocks(self, broker: Broker) -> None:
-        now_ms = self.world.wall_ms()
+        now_ms = self.environment.wall_ms()
         unlogged, broker.unlogged = broker.unlogged, {}
         journal, is_told = broker.journal, False
         if journal is not None:
@@ -145,7 +145,7 @@ class Storage:
     def _on_committed(self, broker: Broker, job: Write, error: Exception | None) -> None:
         self.committing = self.retrying = False
         self.commits += 1
-        self.commits_s += self.world.precise_s() - self.began
+        self.commits_s += self.environment.precise_s() - self.began
         if error is None:
             self._on_logged(job, broker)
         else:
@@ -188,7 +188,7 @@ class Storage:
 
     def on_confirmed(self, broker: Broker, count: int) -> None:
         """Called when so many messages are being confirmed: as many publishes may be about to arrive."""
-        now = self.world.precise_s()
+        now = self.environment.precise_s()
         self.gather_for = broker.totals.published + count
         self.gather_until = now + min(now - self.began, GATHER_S_MAX)
 
@@ -275,7 +275,7 @@ class Storage:
                 logger.error("freed memory could not be given back: %r", error)
             then()
 
-        self.background.submit(self.world.release_memory, on_done)
+        self.background.submit(self.environment.release_memory, on_done)
 
     # -- Reading back --------------------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ def _parts(control: Control) -> tuple[Server, Node, FaultyEnvironment]:
     server = cast(Server, control.server)
     if server.node is None:
         raise Refused(UNAVAILABLE, "the broker is being stopped")
-    return server, server.node, cast(FaultyEnvironment, server.world)
+    return server, server.node, cast(FaultyEnvironment, server.environment)
 
 
 def pinned(settings: Settings, ports: Mapping[str, int]) -> Settings:
@@ -191,7 +191,7 @@ async def delete_everything(control: Control) -> None:
     server, node, _ = _parts(control)
     for name in runtime_settings.NAMES:
         await runtime_settings.clear_env(control, name, everywhere=False)
-    salt = server.world.random_bytes(SALT_BYTES)
+    salt = server.environment.random_bytes(SALT_BYTES)
     for step in fresh_start(node.metadata, server.settings, salt):
         for applied in await asyncio.gather(*(_change(control, command) for command in step)):
             if applied.refused is not None and applied.refused.code != NOT_FOUND:  # Deleted with something else.

@@ -172,8 +172,8 @@ class BrokerFeaturesClient(Client):
     async def do_call(self, node: int, other: int, questions: int) -> None:
         self.calls += 1
         name = f"r-{self.name}-{self.calls}"
-        asker = CallSession(f"{name}/asks", self.nodes[node], self.loop, self.ledger, self.dice)
-        server = CallSession(f"{name}/answers", self.nodes[other], self.loop, self.ledger, self.dice)
+        asker = CallSession(f"{name}/asks", self.nodes[node], self.loop, self.ledger, self.rng)
+        server = CallSession(f"{name}/answers", self.nodes[other], self.loop, self.ledger, self.rng)
         try:
             if await self._reach(asker) and await self._reach(server):
                 self.ledger.answers += await Call(name, asker, server, self.ledger.fail).run(questions)
@@ -199,7 +199,7 @@ class BrokerFeaturesClient(Client):
         """Opens a connection to `tight`, if it is accepted."""
         self.sessions += 1
         name, more = f"{self.name}/{self.sessions}", () if vhost is None else (vhost,)
-        session = TightSession(name, self.nodes[node % len(self.nodes)], self.loop, self.ledger, self.dice, *more)
+        session = TightSession(name, self.nodes[node % len(self.nodes)], self.loop, self.ledger, self.rng, *more)
         if await self._reach(session):
             return session
         if session.refused:

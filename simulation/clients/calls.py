@@ -28,8 +28,8 @@ PATIENCE_S: Final = 10.0
 class CallSession(Session):
     """A connection whose deliveries are direct replies, which the ledger does not know."""
 
-    def __init__(self, name: str, node: str, loop: NodeLoop, ledger: Ledger, dice: random.Random) -> None:
-        super().__init__(name, node, loop, ledger, dice)
+    def __init__(self, name: str, node: str, loop: NodeLoop, ledger: Ledger, rng: random.Random) -> None:
+        super().__init__(name, node, loop, ledger, rng)
         self.got: dict[int, list[p.Received]] = {}  # By channel.
         self.news: asyncio.Future[None] | None = None
 
@@ -149,9 +149,9 @@ class TightSession(Session):
     """A connection to the vhost `tight`, or to any other, that may be refused."""
 
     def __init__(
-        self, name: str, node: str, loop: NodeLoop, ledger: Ledger, dice: random.Random, vhost: str = TIGHT
+        self, name: str, node: str, loop: NodeLoop, ledger: Ledger, rng: random.Random, vhost: str = TIGHT
     ) -> None:
-        super().__init__(name, node, loop, ledger, dice)
+        super().__init__(name, node, loop, ledger, rng)
         self.vhost = vhost
         self.refused = False
 

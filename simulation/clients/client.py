@@ -58,14 +58,14 @@ class Client:
         nodes: list[str],
         loop: NodeLoop,
         ledger: Ledger,
-        dice: random.Random,
+        rng: random.Random,
         note: Callable[[str, str], None],
     ) -> None:
         self.name = name
         self.nodes = nodes
         self.loop = loop
         self.ledger = ledger
-        self.dice = dice
+        self.rng = rng
         self.note = note
         self.todo: deque[Step] = deque()
         self.doing: Step | None = None
@@ -73,7 +73,7 @@ class Client:
         self.publisher: Channel | None = None
         self.consumers: list[Channel] = []
         self.sessions = self.tours = 0
-        self.next_node = dice.randrange(len(nodes))
+        self.next_node = rng.randrange(len(nodes))
         # Exclusive queues of this client, with the connection that declared them.
         self.exclusive: list[tuple[str, Session]] = []
         self._wake: asyncio.Future[None] | None = None
@@ -119,7 +119,7 @@ class Client:
     async def _connect(self, node: str) -> None:
         self.session, self.publisher, self.consumers = None, None, []
         self.sessions += 1
-        session = Session(f"{self.name}/{self.sessions}", node, self.loop, self.ledger, self.dice)
+        session = Session(f"{self.name}/{self.sessions}", node, self.loop, self.ledger, self.rng)
         try:
             async with asyncio.timeout(CONNECT_S):
                 await self.loop.create_connection(lambda: session, node, AMQP_PORT)
@@ -188,7 +188,7 @@ class Client:
     async def do_tour(self, node: int) -> None:
         """Declares a queue at one node, and asks another for it as soon as that is answered."""
         session = await self._session()
-        other = Session(f"{self.name}/tour", self.nodes[node], self.loop, self.ledger, self.dice)
+        other = Session(f"{self.name}/tour", self.nodes[node], self.loop, self.ledger, self.rng)
         try:
             async with asyncio.timeout(CONNECT_S):
                 await self.loop.create_connection(lambda: other, other.node, AMQP_PORT)

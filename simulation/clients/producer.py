@@ -93,7 +93,7 @@ class Producer:
             message.body = b"%d %s" % (message.number, b"." * padding)
             self.sent.append(message)
         await self.go_on(wait)
-        if self.client.dice.random() < 0.2:  # It gives up this connection, whatever is in flight on it.
+        if self.client.rng.random() < 0.2:  # It gives up this connection, whatever is in flight on it.
             self.leave()
             await self.go_on(wait)
 
@@ -101,7 +101,7 @@ class Producer:
         """Sends what was not sent on this connection, or on a new one everything unconfirmed."""
         channel = self.channel
         # A producer that does not read its confirms does not know yet that it must reconnect.
-        is_over = channel is not None and channel.refused and self.client.dice.random() < 0.3
+        is_over = channel is not None and channel.refused and self.client.rng.random() < 0.3
         if channel is None or channel.closed or is_over:
             self.leave()
             channel = await self._connect()
@@ -125,7 +125,7 @@ class Producer:
         channel, self.channel = self.channel, None
         if channel is not None and not channel.session.lost:
             self.abandoned.append(channel.session)
-        count = 0 if self.client.dice.random() < 0.5 else ABANDONED_MAX
+        count = 0 if self.client.rng.random() < 0.5 else ABANDONED_MAX
         while len(self.abandoned) > count:
             session = self.abandoned.pop(0)
             if not session.lost:
@@ -134,11 +134,11 @@ class Producer:
     async def _connect(self) -> ProducerChannel:
         client = self.client
         while True:
-            base = max(0, self.safe - client.dice.randrange(BACK_MAX + 1))
+            base = max(0, self.safe - client.rng.randrange(BACK_MAX + 1))
             self.sessions += 1
-            node = client.dice.choice(client.nodes)
+            node = client.rng.choice(client.nodes)
             name = f"{client.name}/producer/{self.sessions}"
-            session = Session(name, node, client.loop, client.ledger, client.dice)
+            session = Session(name, node, client.loop, client.ledger, client.rng)
             session.properties = entry("leveret_producer", self.name) + entry("leveret_sequence", base)
             try:
                 async with asyncio.timeout(CONNECT_S):

@@ -213,12 +213,12 @@ class Channel:
 class Session(asyncio.Protocol):
     """An AMQP connection."""
 
-    def __init__(self, name: str, node: str, loop: NodeLoop, ledger: Ledger, dice: random.Random) -> None:
+    def __init__(self, name: str, node: str, loop: NodeLoop, ledger: Ledger, rng: random.Random) -> None:
         self.name = name
         self.node = node
         self.loop = loop
         self.ledger = ledger
-        self.dice = dice
+        self.rng = rng
         self.transport: Endpoint
         self.reader = p.Reader()
         self.channels: dict[int, Channel] = {}
@@ -382,7 +382,7 @@ class Session(asyncio.Protocol):
             self._settle_sometime(channel, channel.last_tag)
 
     def _settle_sometime(self, channel: Channel, tag: int) -> None:
-        style, dice = self.styles.get(channel.number, "hold"), self.dice
+        style, rng = self.styles.get(channel.number, "hold"), self.rng
         if style == "hold":
             return
         how = "ack"
@@ -391,9 +391,9 @@ class Session(asyncio.Protocol):
                 return
             how = "multiple"
         elif style == "mixed":
-            how = dice.choice(("ack", "ack", "ack", "requeue", "reject", "multiple"))
-        if style == "late" or (style == "mixed" and dice.random() < 0.3):
-            self.loop.call_later(dice.random() * 2, channel.settle, tag, how)
+            how = rng.choice(("ack", "ack", "ack", "requeue", "reject", "multiple"))
+        if style == "late" or (style == "mixed" and rng.random() < 0.3):
+            self.loop.call_later(rng.random() * 2, channel.settle, tag, how)
         else:
             channel.settle(tag, how)
 

@@ -118,18 +118,18 @@ class NodeLoop(_Loop):  # type: ignore[misc]
         scheduler: Scheduler,
         network: Network,
         place: str,
-        dice: random.Random,
+        rng: random.Random,
         on_fault: Callable[[str], None],
     ) -> None:
         self.scheduler = scheduler
         self.network = network
         self.place = place
-        self.dice = dice
+        self.rng = rng
         self.on_fault = on_fault  # Called with an exception that nobody handled.
         self.after_pass: Callable[[], None] | None = None
         self.alive = True
         self.dates = False  # Whether protocols look at the time when the bytes they receive were written.
-        self.base_s = dice.random() * 1e5  # A clock that never jumps, and begins anywhere.
+        self.base_s = rng.random() * 1e5  # A clock that never jumps, and begins anywhere.
         self._ready: deque[SimHandle] = deque()
         self._pass_due = False
         self._paused_until = 0.0
@@ -181,7 +181,7 @@ class NodeLoop(_Loop):  # type: ignore[misc]
 
     def _schedule_pass(self) -> None:
         self._pass_due = True
-        when = self.scheduler.now + PASS_S_MIN + self.dice.random() * PASS_S_MORE
+        when = self.scheduler.now + PASS_S_MIN + self.rng.random() * PASS_S_MORE
         self.scheduler.at(max(when, self._paused_until), self._pass)
 
     def _pass(self) -> None:

@@ -125,13 +125,13 @@ class SimWorker:
 
     def _begin(self) -> None:
         self._busy = True
-        self._loop.scheduler.after(self._machine.disk_delay(self._loop.dice), self._on_time)
+        self._loop.scheduler.after(self._machine.disk_delay(self._loop.rng), self._on_time)
 
     def _on_time(self) -> None:
         if self._loop.scheduler.now < self._machine.stalled_until:
             self._loop.scheduler.after(STALL_STEP_S, self._on_time)
         elif self._loop.alive and self._jobs:
-            self._perform(self._machine.disk_delay(self._loop.dice) / 2)
+            self._perform(self._machine.disk_delay(self._loop.rng) / 2)
             if self._jobs:
                 self._begin()
             else:
@@ -157,7 +157,7 @@ class SimSurroundings:
         self.loop: asyncio.AbstractEventLoop = loop
         self.life_disk = LifeDisk(machine.disk, loop, lambda: machine.on_crashed(loop))
         self.disk: Disk = self.life_disk
-        self.random_source = random.Random(loop.dice.random())
+        self.random_source = random.Random(loop.rng.random())
         self._loop = loop
 
     def worker(self, name: str) -> SimWorker:
@@ -264,7 +264,7 @@ class Machine:
 
     def settings(self) -> Settings:
         plan = self.world.plan
-        dice = random.Random(f"{plan.seed}/settings")
+        rng = random.Random(f"{plan.seed}/settings")
         return Settings(
             node_name=self.node_name,
             data_dir=f"data of {self.name}",
@@ -274,19 +274,19 @@ class Machine:
             join=self.seeds,
             loopback_users=frozenset(),
             heartbeat_s=10,
-            segment_bytes=dice.choice((2_048, 16_384, 1 << 20)),
-            content_cache_bytes=dice.choice((0, 2_000, 1 << 26)),
+            segment_bytes=rng.choice((2_048, 16_384, 1 << 20)),
+            content_cache_bytes=rng.choice((0, 2_000, 1 << 26)),
             disk_free_absolute=DISK_RESERVE,
             partition_handling=plan.partition_handling(),
             rebalance=plan.schedule(),
             trusts_refusals=plan.proofs().trusts_refusals,
         )
 
-    def disk_delay(self, dice: random.Random) -> float:
-        usual = self.usual_s * (0.2 + dice.random() * 2)
-        if dice.random() < 0.02:
+    def disk_delay(self, rng: random.Random) -> float:
+        usual = self.usual_s * (0.2 + rng.random() * 2)
+        if rng.random() < 0.02:
             usual *= 20
-        return usual + (dice.random() if self.world.scheduler.now < self.slow_until else 0.0)
+        return usual + (rng.random() if self.world.scheduler.now < self.slow_until else 0.0)
 
     def relieve(self) -> None:
         """Ends all shortages."""
@@ -305,8 +305,8 @@ class Machine:
         self.borrowed, self.is_dark = None, False
         world.network.turn_on(self.name)
         self.lives += 1
-        dice = random.Random(f"{world.seed}/{self.name}/{self.lives}")
-        loop = self.loop = NodeLoop(world.scheduler, world.network, self.name, dice, world.on_fault(self.name))
+        rng = random.Random(f"{world.seed}/{self.name}/{self.lives}")
+        loop = self.loop = NodeLoop(world.scheduler, world.network, self.name, rng, world.on_fault(self.name))
         loop.after_pass = lambda: world.observe(self)
         world.note(self.name, "starts")
         surroundings = SimSurroundings(self, loop)

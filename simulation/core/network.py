@@ -209,7 +209,7 @@ class Endpoint(asyncio.Transport):
         self.delivering = False
         if self.closed:
             return
-        if self.ended == RST and (not self.reading or self.closing or self.network.dice.random() < 0.5):
+        if self.ended == RST and (not self.reading or self.closing or self.network.rng.random() < 0.5):
             self._on_reset()
         elif not self.reading or self.closing:
             return
@@ -228,7 +228,7 @@ class Endpoint(asyncio.Transport):
         """Returns everything that has arrived, or sometimes only one packet; each packet by itself, if the protocol
         looks at times."""
         inbox = self.inbox
-        if len(inbox) == 1 or self.loop.dates or self.network.dice.random() < 0.25:
+        if len(inbox) == 1 or self.loop.dates or self.network.rng.random() < 0.25:
             self.written_at, data = inbox.popleft()
         else:
             self.written_at = inbox[0][0]
@@ -284,7 +284,7 @@ class Endpoint(asyncio.Transport):
         if silently:
             self.out.dead = True
         else:
-            self.out.end(RST if self.inbox or self.network.dice.random() < 0.3 else FIN)
+            self.out.end(RST if self.inbox or self.network.rng.random() < 0.3 else FIN)
         self.inbox.clear()
 
 
@@ -292,12 +292,12 @@ class Pipe:
     """One direction of a connection."""
 
     def __init__(self, network: Network, source: Endpoint, target: Endpoint) -> None:
-        dice = network.dice
+        rng = network.rng
         self.network = network
         self.source = source
         self.target = target
-        self.window = dice.choice((2_000, 16_384, 65_536, 65_536, 1 << 20))
-        self.cut_rate = dice.choice((0.0, 0.02, 0.1, 0.5))  # How often a write arrives in pieces.
+        self.window = rng.choice((2_000, 16_384, 65_536, 65_536, 1 << 20))
+        self.cut_rate = rng.choice((0.0, 0.02, 0.1, 0.5))  # How often a write arrives in pieces.
         self.cuts_left = CUTS_MAX  # How many such pieces are left, to bound the work.
         self.unsent: deque[tuple[float, bytes]] = deque()
         self.unsent_bytes = 0
@@ -335,13 +335,13 @@ class Pipe:
                 self.source.on_sent()
 
     def _send(self) -> None:
-        dice = self.network.dice
+        rng = self.network.rng
         while self.unsent and self.under_way < self.window:
             written_at, data = self.unsent.popleft()
             limit = min(len(data), self.window - self.under_way)
-            if limit > 1 and self.cuts_left and dice.random() < self.cut_rate:
+            if limit > 1 and self.cuts_left and rng.random() < self.cut_rate:
                 self.cuts_left -= 1
-                limit = 1 + int(dice.random() * min(limit, 64 if dice.random() < 0.5 else limit))
+                limit = 1 + int(rng.random() * min(limit, 64 if rng.random() < 0.5 else limit))
             if limit < len(data):
                 self.unsent.appendleft((written_at, data[limit:]))
                 data = data[:limit]
@@ -389,9 +389,9 @@ class Pipe:
 class Network:
     """All hosts, and the connections between them."""
 
-    def __init__(self, scheduler: Scheduler, dice: random.Random) -> None:
+    def __init__(self, scheduler: Scheduler, rng: random.Random) -> None:
         self.scheduler = scheduler
-        self.dice = dice
+        self.rng = rng
         self.listeners: dict[tuple[str, int], SimServer] = {}
         self.endpoints: dict[Endpoint, None] = {}  # Those with an open socket.
         self.off: set[str] = set()  # Places whose machine is off.
@@ -400,7 +400,7 @@ class Network:
         self.stalled: dict[Pipe, None] = {}
         self.lost_to: dict[Pipe, None] = {}
         self.slow: dict[tuple[str, str], float] = {}  # By how much a way is slower than usual.
-        self.delay_s = dice.choice((0.000_2, 0.000_2, 0.001, 0.005, 0.02))
+        self.delay_s = rng.choice((0.000_2, 0.000_2, 0.001, 0.005, 0.02))
         self._ports = FIRST_FREE_PORT
         self._waiting: list[Callable[[], None]] = []  # Attempts to connect that have no way.
 
@@ -409,7 +409,7 @@ class Network:
     def delay(self, a: str, b: str) -> float:
         if a == b:
             return 0.000_02
-        usual = self.delay_s * (0.5 + self.dice.random() + (4 * self.dice.random() if self.dice.random() < 0.05 else 0))
+        usual = self.delay_s * (0.5 + self.rng.random() + (4 * self.rng.random() if self.rng.random() < 0.05 else 0))
         return usual * self.slow.get((a, b), 1.0)
 
     def is_cut(self, a: str, b: str) -> bool:
@@ -438,7 +438,7 @@ class Network:
     def _try_again(self) -> None:
         waiting, self._waiting = self._waiting, []
         for attempt in waiting:
-            self.scheduler.after(self.dice.random(), attempt)
+            self.scheduler.after(self.rng.random(), attempt)
 
     # -- Connections ---------------------------------------------------------------------------------------------
 
@@ -559,11 +559,11 @@ class Network:
         self.off.discard(place)
         for pipe in [pipe for pipe in self.lost_to if pipe.target.loop.place == place]:
             del self.lost_to[pipe]
-            self.scheduler.after(self.dice.random() * 2, pipe.source.on_ended, RST)
+            self.scheduler.after(self.rng.random() * 2, pipe.source.on_ended, RST)
         self._try_again()
 
     def reset(self, endpoint: Endpoint) -> None:
         """Loses a connection in the middle, with what is in flight."""
         for end in (endpoint, endpoint.peer):
             end.out.dead = True
-            self.scheduler.after(self.dice.random() * self.delay_s, end.on_ended, RST)
+            self.scheduler.after(self.rng.random() * self.delay_s, end.on_ended, RST)

@@ -33,7 +33,7 @@ SMALL: Final = (
 )
 # Drawn last, so that earlier seeds give the same runs.
 OF_SPOOLS: Final = (
-    ("leveret.broker.remote.store_and_forward", "FLIGHT_BYTES", 500),
+    ("leveret.broker.remote.store_and_forward", "BATCH_BYTES", 500),
     ("leveret.broker.remote.store_and_forward", "WINDOW_BYTES", 1_000),
     ("leveret.broker.remote.store_and_forward", "HOLD_BYTES", 300),
 )
@@ -50,7 +50,7 @@ OF_TURNS: Final = (
 
 
 @contextmanager
-def small_limits(dice: random.Random) -> Iterator[None]:
+def small_limits(rng: random.Random) -> Iterator[None]:
     """Makes some limits small for the time of a run."""
     before: list[tuple[Any, str, Any]] = []
 
@@ -65,13 +65,13 @@ def small_limits(dice: random.Random) -> Iterator[None]:
 
     try:
         for prefix, name, value in SMALL:
-            if dice.random() < 0.4:
+            if rng.random() < 0.4:
                 put(prefix, name, value)
-        if dice.random() < 0.5:
+        if rng.random() < 0.5:
             log = functools.partial(consensus_log.ConsensusLog, segment_bytes=500, snapshot_after_bytes=1_000)
             put("leveret.node.", "ConsensusLog", log)
         for prefix, name, value in (*OF_SPOOLS, *OF_TURNS):
-            if dice.random() < 0.5:
+            if rng.random() < 0.5:
                 put(prefix, name, value)
         yield
     finally:

@@ -67,102 +67,102 @@ class Stream:
 
 
 def draw_streams(seed: int, nodes: int) -> dict[str, Stream]:
-    dice = random.Random(f"{seed}/streams/{nodes}")
-    segment_bytes = dice.choice((100, 1_000, 4_000))
-    limited = dice.choice((Stream(4_000, None, segment_bytes), Stream(20_000, None, segment_bytes), Stream(None, 4)))
+    rng = random.Random(f"{seed}/streams/{nodes}")
+    segment_bytes = rng.choice((100, 1_000, 4_000))
+    limited = rng.choice((Stream(4_000, None, segment_bytes), Stream(20_000, None, segment_bytes), Stream(None, 4)))
     return {"s0": Stream(), "s1": limited}
 
 
-def limit_deliveries(dice: random.Random, found: dict[str, Features]) -> dict[str, Features]:
+def limit_deliveries(rng: random.Random, found: dict[str, Features]) -> dict[str, Features]:
     """Gives some of the queues a delivery limit, most of the quorum queues. Classic queues get it by policies."""
 
     def limited(name: str, one: Features) -> Features:
-        limit = dice.choice((0, 1, 2, 2, 5))
-        if name == DEAD_LETTER_QUEUE or dice.random() < (0.2 if one.quorum else 0.5):
+        limit = rng.choice((0, 1, 2, 2, 5))
+        if name == DEAD_LETTER_QUEUE or rng.random() < (0.2 if one.quorum else 0.5):
             return one
         return replace(one, delivery_limit=limit, by_operator=not one.quorum and not one.by_policy)
 
     return {name: limited(name, one) for name, one in found.items()}
 
 
-def draw_special(dice: random.Random, nodes: int) -> tuple[str, dict[str, Any]]:
+def draw_special(rng: random.Random, nodes: int) -> tuple[str, dict[str, Any]]:
     """Draws a step of a client."""
-    what = dice.choices([name for name, _ in STEPS], [weight for _, weight in STEPS])[0]
-    return what, globals()[f"_{what}"](dice, nodes)
+    what = rng.choices([name for name, _ in STEPS], [weight for _, weight in STEPS])[0]
+    return what, globals()[f"_{what}"](rng, nodes)
 
 
-def _publish(dice: random.Random, nodes: int) -> dict[str, Any]:
+def _publish(rng: random.Random, nodes: int) -> dict[str, Any]:
     return {
-        "queue": dice.choice(STREAMS),
-        "count": dice.choice((1, 1, 2, 5, 20)),
-        "padding": dice.choice((0, 0, 10, 100, 1_000, 5_000)),
-        "persistent": dice.random() < 0.7,  # To a stream it makes no difference.
-        "wait": dice.random() < 0.6,
+        "queue": rng.choice(STREAMS),
+        "count": rng.choice((1, 1, 2, 5, 20)),
+        "padding": rng.choice((0, 0, 10, 100, 1_000, 5_000)),
+        "persistent": rng.random() < 0.7,  # To a stream it makes no difference.
+        "wait": rng.random() < 0.6,
     }
 
 
-def _read(dice: random.Random, nodes: int) -> dict[str, Any]:
-    start = dice.choice(("first", "first", "last", "next", "offset", "offset", "resume", "time", "interval"))
+def _read(rng: random.Random, nodes: int) -> dict[str, Any]:
+    start = rng.choice(("first", "first", "last", "next", "offset", "offset", "resume", "time", "interval"))
     return {
-        "queue": dice.choice(STREAMS),
+        "queue": rng.choice(STREAMS),
         "start": start,
-        "value": dice.randrange(60) if start == "offset" else dice.randrange(1, 15),
-        "prefetch": dice.choice((1, 3, 10, 50)),
-        "style": dice.choice(("ack", "ack", "ack", "late", "hold")),
+        "value": rng.randrange(60) if start == "offset" else rng.randrange(1, 15),
+        "prefetch": rng.choice((1, 3, 10, 50)),
+        "style": rng.choice(("ack", "ack", "ack", "late", "hold")),
     }
 
 
-def _delay(dice: random.Random, nodes: int) -> dict[str, Any]:
+def _delay(rng: random.Random, nodes: int) -> dict[str, Any]:
     return {
-        "count": dice.choice((1, 1, 2, 5, 20)),
-        "padding": dice.choice((0, 0, 10, 1_000)),
-        "persistent": dice.random() < 0.8,
-        "delay_ms": dice.choice((1, 50, 500, 3_000, 8_000, DELAY_MS_MAX)),
-        "wait": dice.random() < 0.6,
+        "count": rng.choice((1, 1, 2, 5, 20)),
+        "padding": rng.choice((0, 0, 10, 1_000)),
+        "persistent": rng.random() < 0.8,
+        "delay_ms": rng.choice((1, 50, 500, 3_000, 8_000, DELAY_MS_MAX)),
+        "wait": rng.random() < 0.6,
     }
 
 
-def _consume(dice: random.Random, nodes: int) -> dict[str, Any]:
-    style = dice.choice(("ack", "multiple", "mixed", "late", "hold"))
-    return {"queue": DELAYED_QUEUE, "prefetch": dice.choice((0, 1, 10)), "no_ack": False, "style": style}
+def _consume(rng: random.Random, nodes: int) -> dict[str, Any]:
+    style = rng.choice(("ack", "multiple", "mixed", "late", "hold"))
+    return {"queue": DELAYED_QUEUE, "prefetch": rng.choice((0, 1, 10)), "no_ack": False, "style": style}
 
 
-def _get(dice: random.Random, nodes: int) -> dict[str, Any]:
-    how = dice.choice(("ack", "requeue"))
-    return {"queue": DELAYED_QUEUE, "count": dice.randrange(1, 5), "no_ack": False, "how": how}
+def _get(rng: random.Random, nodes: int) -> dict[str, Any]:
+    how = rng.choice(("ack", "requeue"))
+    return {"queue": DELAYED_QUEUE, "count": rng.randrange(1, 5), "no_ack": False, "how": how}
 
 
-def _give_back(dice: random.Random, nodes: int) -> dict[str, Any]:
-    return {"queue": f"d{dice.randrange(3)}", "count": dice.randrange(1, 4), "times": dice.randrange(1, 4)}
+def _give_back(rng: random.Random, nodes: int) -> dict[str, Any]:
+    return {"queue": f"d{rng.randrange(3)}", "count": rng.randrange(1, 4), "times": rng.randrange(1, 4)}
 
 
-def _transact(dice: random.Random, nodes: int) -> dict[str, Any]:
+def _transact(rng: random.Random, nodes: int) -> dict[str, Any]:
     return {
-        "queue": f"d{dice.randrange(3)}",
-        "count": dice.choice((1, 2, 5)),
-        "padding": dice.choice((0, 100, 2_000)),
+        "queue": f"d{rng.randrange(3)}",
+        "count": rng.choice((1, 2, 5)),
+        "padding": rng.choice((0, 100, 2_000)),
         "persistent": True,
-        "back": dice.random() < 0.3,
+        "back": rng.random() < 0.3,
     }
 
 
-def _trade(dice: random.Random, nodes: int) -> dict[str, Any]:
-    return {"queue": f"d{dice.randrange(3)}", "count": dice.randrange(1, 5), "back": dice.random() < 0.3}
+def _trade(rng: random.Random, nodes: int) -> dict[str, Any]:
+    return {"queue": f"d{rng.randrange(3)}", "count": rng.randrange(1, 5), "back": rng.random() < 0.3}
 
 
-def _call(dice: random.Random, nodes: int) -> dict[str, Any]:
-    return {"node": dice.randrange(nodes), "other": dice.randrange(nodes), "questions": dice.randrange(1, 6)}
+def _call(rng: random.Random, nodes: int) -> dict[str, Any]:
+    return {"node": rng.randrange(nodes), "other": rng.randrange(nodes), "questions": rng.randrange(1, 6)}
 
 
-def _crowd(dice: random.Random, nodes: int) -> dict[str, Any]:
-    return {"node": dice.randrange(nodes), "count": dice.randrange(1, 6), "seconds": round(dice.random() * 8, 3)}
+def _crowd(rng: random.Random, nodes: int) -> dict[str, Any]:
+    return {"node": rng.randrange(nodes), "count": rng.randrange(1, 6), "seconds": round(rng.random() * 8, 3)}
 
 
-def _settle_in(dice: random.Random, nodes: int) -> dict[str, Any]:
-    return {"node": dice.randrange(nodes), "count": dice.randrange(1, 4), "leave": dice.random() < 0.4}
+def _settle_in(rng: random.Random, nodes: int) -> dict[str, Any]:
+    return {"node": rng.randrange(nodes), "count": rng.randrange(1, 4), "leave": rng.random() < 0.4}
 
 
-def turn_special(dice: random.Random, what: str, arguments: dict[str, Any]) -> None:
+def turn_special(rng: random.Random, what: str, arguments: dict[str, Any]) -> None:
     """Turns some faults of masters into faults of masters of special queues."""
-    if what in ("fell_master", "hand_over") and dice.random() < 0.5:
-        arguments["queue"] = dice.choice((*STREAMS, HIDDEN_QUEUE, DELAYED_QUEUE))
+    if what in ("fell_master", "hand_over") and rng.random() < 0.5:
+        arguments["queue"] = rng.choice((*STREAMS, HIDDEN_QUEUE, DELAYED_QUEUE))

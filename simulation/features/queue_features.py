@@ -82,40 +82,40 @@ PLAIN: Final = Features()
 
 
 def draw_features(
-    dice: random.Random, durable: int, may_be_quorum: bool, may_be_by_policy: bool
+    rng: random.Random, durable: int, may_be_quorum: bool, may_be_by_policy: bool
 ) -> dict[str, Features]:
     """Draws the features of the durable queues, and of the dead-letter queue."""
-    found = {f"d{number}": _draw_one(dice, may_be_quorum, may_be_by_policy) for number in range(durable)}
-    limited = dice.random() < 0.25
+    found = {f"d{number}": _draw_one(rng, may_be_quorum, may_be_by_policy) for number in range(durable)}
+    limited = rng.random() < 0.25
     found[DEAD_LETTER_QUEUE] = Features(max_length=4, overflow="reject-publish") if limited else PLAIN
     return found
 
 
-def _draw_one(dice: random.Random, may_be_quorum: bool, may_be_by_policy: bool) -> Features:
-    quorum = may_be_quorum and dice.random() < 0.4
-    by_policy = may_be_by_policy and not quorum and dice.random() < 0.5
-    letters = dice.choice((None, "", DEAD_LETTER_EXCHANGE, DEAD_LETTER_EXCHANGE))
-    overflow = dice.choice(("drop-head", "drop-head", "reject-publish", "reject-publish-dlx"))
+def _draw_one(rng: random.Random, may_be_quorum: bool, may_be_by_policy: bool) -> Features:
+    quorum = may_be_quorum and rng.random() < 0.4
+    by_policy = may_be_by_policy and not quorum and rng.random() < 0.5
+    letters = rng.choice((None, "", DEAD_LETTER_EXCHANGE, DEAD_LETTER_EXCHANGE))
+    overflow = rng.choice(("drop-head", "drop-head", "reject-publish", "reject-publish-dlx"))
     if quorum and overflow == "reject-publish-dlx":
         overflow = "reject-publish"
     return Features(
         quorum=quorum,
         by_policy=by_policy,
-        ttl_ms=dice.choice((None, None, None, 400, 2_000, 8_000, HOUR_MS)),
-        max_length=dice.choice((None, None, 3, 10)),
-        max_bytes=dice.choice((None, None, None, 2_000)),
+        ttl_ms=rng.choice((None, None, None, 400, 2_000, 8_000, HOUR_MS)),
+        max_length=rng.choice((None, None, 3, 10)),
+        max_bytes=rng.choice((None, None, None, 2_000)),
         overflow=overflow,
         letters=letters,
-        keeps=letters is not None and (quorum or by_policy) and dice.random() < 0.8,
-        single=dice.random() < 0.3,
-        priorities=0 if quorum else dice.choice((0, 0, 0, 2, 5)),
+        keeps=letters is not None and (quorum or by_policy) and rng.random() < 0.8,
+        single=rng.random() < 0.3,
+        priorities=0 if quorum else rng.choice((0, 0, 0, 2, 5)),
     )
 
 
-def draw_extras(dice: random.Random) -> dict[str, Any]:
+def draw_extras(rng: random.Random) -> dict[str, Any]:
     """Draws the properties of a publish."""
     return {
-        "expires_ms": dice.choice((300, 2_000, HOUR_MS)) if dice.random() < 0.25 else None,
-        "priority": dice.randrange(8) if dice.random() < 0.5 else None,
-        "via": dice.choice(VIAS),
+        "expires_ms": rng.choice((300, 2_000, HOUR_MS)) if rng.random() < 0.25 else None,
+        "priority": rng.randrange(8) if rng.random() < 0.5 else None,
+        "via": rng.choice(VIAS),
     }

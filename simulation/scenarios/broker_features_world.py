@@ -181,10 +181,10 @@ class BrokerFeatures:
         for number in range(len(self.world.machines)):
             self._give(number, "crowd", node=number, count=1, seconds=UNREST_S)
         self._wait("nobody could go where there is little room")
-        machine = self.world.dice.choice(self.world.machines)
+        machine = self.world.rng.choice(self.world.machines)
         if len(self.world.machines) > 1:  # Otherwise there is no node that could count them.
             checker.on_disturbed(self.world.scheduler.now + UNREST_S)
-            machine.kill(power=self.world.dice.random() < 0.5)
+            machine.kill(power=self.world.rng.random() < 0.5)
             self.world.run_for(1.0)
             machine.start()
             self.world.must(

@@ -20,17 +20,17 @@ DRAINED_FAULTS: Final = (("drain", 20), ("empty", 6))
 ENDS: Final = ("revive", "revive", "terminate", "restart_app", "kill", "power")
 
 
-def draw_drain(dice: random.Random, what: str, nodes: int) -> dict[str, Any]:
+def draw_drain(rng: random.Random, what: str, nodes: int) -> dict[str, Any]:
     """Draws the arguments of a step."""
     arguments: dict[str, Any] = {
-        "node": dice.randrange(nodes),
-        "move": dice.random() < 0.3,
-        "how": dice.choice(ENDS),
-        "delay": round(dice.choice((0.005, 0.05, 0.5, 3.0)) * (0.5 + dice.random()), 6),
-        "seconds": round(dice.choice((0.01, 0.5, 2.0)) * (0.5 + dice.random()), 3),
+        "node": rng.randrange(nodes),
+        "move": rng.random() < 0.3,
+        "how": rng.choice(ENDS),
+        "delay": round(rng.choice((0.005, 0.05, 0.5, 3.0)) * (0.5 + rng.random()), 6),
+        "seconds": round(rng.choice((0.01, 0.5, 2.0)) * (0.5 + rng.random()), 3),
     }
     if what == "empty":
-        arguments["other"] = dice.randrange(nodes)
+        arguments["other"] = rng.randrange(nodes)
     return arguments
 
 

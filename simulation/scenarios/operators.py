@@ -36,7 +36,7 @@ class Operators:
         asked = [machine for machine in self.world.machines if machine.serving]
         if not asked:
             return
-        machine = self.world.dice.choice(asked)
+        machine = self.world.rng.choice(asked)
         assert machine.server is not None and machine.server.node is not None and machine.loop is not None
         command: Command = ClearPolicy("/", "ha")
         if definition is not None:
@@ -122,7 +122,7 @@ class Operators:
     def fault_stop_some(self, some: list[int], seconds: float) -> None:
         """Stops several nodes in an orderly way at once."""
         for node in some:
-            self.world.fault_terminate(node, seconds * (0.5 + self.world.dice.random()))
+            self.world.fault_terminate(node, seconds * (0.5 + self.world.rng.random()))
 
     def fault_fell_master(self, queue: str, how: str, seconds: float) -> None:
         """Kills the master of a queue."""

@@ -49,10 +49,10 @@ class Proofs(NamedTuple):
 
 
 def draw_proofs(seed: int) -> Proofs:
-    dice = random.Random(f"{seed}/proofs")
-    is_visible, delay_s, trusts_refusals = dice.random() < 0.7, dice.choice(DELAYS_S), dice.random() < 0.3
-    is_unlocked = not is_visible and dice.random() < 0.6
-    return Proofs(is_visible, delay_s, trusts_refusals, is_unlocked, not trusts_refusals and dice.random() < 0.5)
+    rng = random.Random(f"{seed}/proofs")
+    is_visible, delay_s, trusts_refusals = rng.random() < 0.7, rng.choice(DELAYS_S), rng.random() < 0.3
+    is_unlocked = not is_visible and rng.random() < 0.6
+    return Proofs(is_visible, delay_s, trusts_refusals, is_unlocked, not trusts_refusals and rng.random() < 0.5)
 
 
 NO_PROOFS: Final = Proofs(False, 0.0, False)

@@ -51,29 +51,29 @@ STEADFAST: Final = Steadfast()
 # -- Drawing -------------------------------------------------------------------------------------------------------
 
 
-def draw_handling(dice: random.Random, nodes: int) -> dict[str, Any]:
-    strategy = dice.choice(STRATEGIES)
+def draw_handling(rng: random.Random, nodes: int) -> dict[str, Any]:
+    strategy = rng.choice(STRATEGIES)
     if strategy != "pause_if_all_down":
         return {"strategy": strategy}
-    names = [f"leveret@n{one + 1}" for one in sorted(dice.sample(range(nodes), dice.randrange(1, nodes + 1)))]
-    return {"strategy": strategy, "nodes": names, "recover": dice.choice(("ignore", "autoheal"))}
+    names = [f"leveret@n{one + 1}" for one in sorted(rng.sample(range(nodes), rng.randrange(1, nodes + 1)))]
+    return {"strategy": strategy, "nodes": names, "recover": rng.choice(("ignore", "autoheal"))}
 
 
-def draw_sever(dice: random.Random, nodes: int) -> dict[str, Any]:
+def draw_sever(rng: random.Random, nodes: int) -> dict[str, Any]:
     """Draws ways to cut, as pairs of node numbers: between two groups, or single ones."""
     pairs = [(a, b) for a in range(nodes) for b in range(a)]
-    shape = dice.choice(("groups", "groups", "one way", "pairs", "hub"))
+    shape = rng.choice(("groups", "groups", "one way", "pairs", "hub"))
     if shape in ("groups", "one way"):
-        group = dice.sample(range(nodes), dice.randrange(1, nodes))
+        group = rng.sample(range(nodes), rng.randrange(1, nodes))
         ways = [(a, b) if a in group else (b, a) for a, b in pairs if (a in group) != (b in group)]
     elif shape == "hub":
-        hub = dice.randrange(nodes)
+        hub = rng.randrange(nodes)
         ways = [(a, b) for a, b in pairs if hub not in (a, b)]
     else:
-        ways = [pair for pair in pairs if dice.random() < 0.5] or pairs[:1]
+        ways = [pair for pair in pairs if rng.random() < 0.5] or pairs[:1]
     if shape != "one way":
         ways += [(b, a) for a, b in ways]
-    seconds = round(dice.choice(SECONDS) * (0.5 + dice.random()), 3)
+    seconds = round(rng.choice(SECONDS) * (0.5 + rng.random()), 3)
     return {"ways": sorted(ways), "seconds": seconds}
 
 
@@ -94,7 +94,7 @@ class Partitions:
         asked = [machine for machine in self.world.machines if machine.serving]
         if not asked:
             return
-        machine = self.world.dice.choice(asked)
+        machine = self.world.rng.choice(asked)
         assert machine.server is not None and machine.server.node is not None and machine.loop is not None
         command: Command = ClearGlobalParameter(PARAMETER)
         if value is not None:

@@ -78,16 +78,16 @@ class QueueFeatures:
     def _strike(self, queues: list[str]) -> None:
         """Causes a fault at the nodes of the queues."""
         self.world.ledger.on_disturbed(self.world.scheduler.now + UNREST_S)
-        how = self.world.dice.choice(
+        how = self.world.rng.choice(
             ("power", "kill", "hand_over", "hand_over") if self.world.plan.mirrored else ("power", "kill")
         )
         if how == "hand_over":
             for queue in queues:
-                self.world.operators.fault_hand_over(queue, self.world.dice.randrange(len(self.world.machines)), True)
+                self.world.operators.fault_hand_over(queue, self.world.rng.randrange(len(self.world.machines)), True)
             return
         for machine in self.world.machines:
             machine.kill(power=how == "power")
-            self.world.scheduler.after(self.world.dice.random() * 0.2, machine.start)
+            self.world.scheduler.after(self.world.rng.random() * 0.2, machine.start)
 
     def _look_at(self, queues: list[str]) -> None:
         """Lets the ledger see what is delivered, and how old it is. Clients are at the queues' own nodes, so that no

@@ -24,30 +24,30 @@ REBALANCED_FAULTS: Final = (("rebalance", 6), ("appoint", 12), ("unsettle", 12))
 
 
 def draw_schedule(seed: int) -> Schedule:
-    dice = random.Random(f"{seed}/rebalanced")
+    rng = random.Random(f"{seed}/rebalanced")
     return Schedule(
-        trigger=dice.choice((TIMER, TIMER, ON_DEMAND)),
-        interval_ms=dice.choice((500, 3_000)),
-        strategy=dice.choice(STRATEGIES),
-        threshold=dice.choice((0.01, 0.1)),
-        at_once=dice.choice((1, 4)),
-        rest_ms=dice.choice((0, 5_000)),
+        trigger=rng.choice((TIMER, TIMER, ON_DEMAND)),
+        interval_ms=rng.choice((500, 3_000)),
+        strategy=rng.choice(STRATEGIES),
+        threshold=rng.choice((0.01, 0.1)),
+        at_once=rng.choice((1, 4)),
+        rest_ms=rng.choice((0, 5_000)),
     )
 
 
-def draw_rebalance(dice: random.Random, what: str, queue: str, nodes: int) -> dict[str, Any]:
+def draw_rebalance(rng: random.Random, what: str, queue: str, nodes: int) -> dict[str, Any]:
     """Draws the arguments of a step."""
     if what == "rebalance":
-        return {"strategy": dice.choice(STRATEGIES), "node": dice.randrange(nodes)}
+        return {"strategy": rng.choice(STRATEGIES), "node": rng.randrange(nodes)}
     if what == "appoint":
-        return {"queue": queue, "node": dice.randrange(nodes)}
+        return {"queue": queue, "node": rng.randrange(nodes)}
     return {
         "queue": queue,
-        "node": dice.randrange(nodes),
-        "whom": dice.choice(("master", "master", "target", "leader")),
-        "how": dice.choice(("kill", "power", "power", "isolate", "pause", "terminate")),
-        "delay": round(dice.choice((0.002, 0.02, 0.1, 0.5)) * dice.random(), 6),
-        "seconds": round(dice.choice((0.01, 0.5, 2.0, 8.0)) * (0.5 + dice.random()), 3),
+        "node": rng.randrange(nodes),
+        "whom": rng.choice(("master", "master", "target", "leader")),
+        "how": rng.choice(("kill", "power", "power", "isolate", "pause", "terminate")),
+        "delay": round(rng.choice((0.002, 0.02, 0.1, 0.5)) * rng.random(), 6),
+        "seconds": round(rng.choice((0.01, 0.5, 2.0, 8.0)) * (0.5 + rng.random()), 3),
     }
 
 
@@ -63,7 +63,7 @@ class Rebalancing:
 
     def fault_appoint(self, queue: str, node: int) -> None:
         to = self.world.machines[node].node_name
-        asked = self.world.dice.randrange(len(self.world.machines))
+        asked = self.world.rng.randrange(len(self.world.machines))
         self.command(asked, "move_queue_master", {"vhost": "/", "name": queue, "node": to})
 
     def command(self, node: int, command: str, arguments: dict[str, Any]) -> None:

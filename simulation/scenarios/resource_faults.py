@@ -33,17 +33,17 @@ TOO_MUCH: Final = 1 << 40
 TOO_FEW: Final = 101
 
 
-def draw_ailing(dice: random.Random, what: str, node: int) -> dict[str, Any]:
+def draw_ailing(rng: random.Random, what: str, node: int) -> dict[str, Any]:
     """Draws the arguments of a step."""
     if what == "leap":
-        return {"node": node, "ms": dice.choice((-DAY_MS, -60_000, 60_000, DAY_MS))}
+        return {"node": node, "ms": rng.choice((-DAY_MS, -60_000, 60_000, DAY_MS))}
     if what == "forsake":
         return {
             "node": node,
-            "power": dice.random() < 0.5,
-            "seconds": round(dice.choice((0.5, 5.0)) * dice.random(), 3),
+            "power": rng.random() < 0.5,
+            "seconds": round(rng.choice((0.5, 5.0)) * rng.random(), 3),
         }
-    return {"node": node, "seconds": round(dice.choice((2.0, 6.0, 15.0, 30.0)) * (0.5 + dice.random()), 3)}
+    return {"node": node, "seconds": round(rng.choice((2.0, 6.0, 15.0, 30.0)) * (0.5 + rng.random()), 3)}
 
 
 class ResourceFaults:

@@ -58,22 +58,22 @@ WAYS: Final = (
 )  # fmt: skip
 
 
-def draw_keeping(dice: random.Random) -> dict[str, Any]:
-    return {"strategy": dice.choice(("ignore", "ignore", "autoheal"))}
+def draw_keeping(rng: random.Random) -> dict[str, Any]:
+    return {"strategy": rng.choice(("ignore", "ignore", "autoheal"))}
 
 
-def draw_ambush(dice: random.Random) -> dict[str, Any]:
+def draw_ambush(rng: random.Random) -> dict[str, Any]:
     return {
-        "how": dice.choice(WAYS),
-        "delay": round(dice.choice((0.0005, 0.001, 0.003, 0.01)) * (0.2 + dice.random()), 6),
-        "seconds": round(dice.choice((0.01, 0.5, 2.0, 8.0)) * (0.5 + dice.random()), 3),
+        "how": rng.choice(WAYS),
+        "delay": round(rng.choice((0.0005, 0.001, 0.003, 0.01)) * (0.2 + rng.random()), 6),
+        "seconds": round(rng.choice((0.01, 0.5, 2.0, 8.0)) * (0.5 + rng.random()), 3),
     }
 
 
-def draw_tightening(dice: random.Random) -> dict[str, Any]:
+def draw_tightening(rng: random.Random) -> dict[str, Any]:
     return {
-        "share": dice.choice((0.0, 0.3, 0.9, 3.0)),
-        "seconds": round(dice.choice((5.0, 20.0, 40.0)) * (0.5 + dice.random()), 3),
+        "share": rng.choice((0.0, 0.3, 0.9, 3.0)),
+        "seconds": round(rng.choice((5.0, 20.0, 40.0)) * (0.5 + rng.random()), 3),
     }
 
 

@@ -62,23 +62,23 @@ GRACE_S: Final = 15.0  # For silence to be noticed, a leader to be elected, and 
 LOOK_S: Final = 0.5
 
 
-def draw_loss(dice: random.Random, places: int) -> dict[str, Any]:
-    how = dice.choice(("kill", "power", "power", "isolate", "pause"))
-    return {"node": dice.randrange(places), "how": how, "seconds": round(GRACE_S + 5.0 + 15.0 * dice.random(), 3)}
+def draw_loss(rng: random.Random, places: int) -> dict[str, Any]:
+    how = rng.choice(("kill", "power", "power", "isolate", "pause"))
+    return {"node": rng.randrange(places), "how": how, "seconds": round(GRACE_S + 5.0 + 15.0 * rng.random(), 3)}
 
 
-def draw_relief(dice: random.Random) -> dict[str, Any]:
+def draw_relief(rng: random.Random) -> dict[str, Any]:
     return {
-        "cut": round(5.0 + 4.0 * dice.random(), 3),
-        "early": round(dice.choice((0.05, 0.3, 1.0)) * dice.random(), 3),
-        "power": dice.random() < 0.5,
-        "seconds": round(dice.choice((1.0, 6.0, GRACE_S + 5.0)) * (0.5 + dice.random()), 3),
+        "cut": round(5.0 + 4.0 * rng.random(), 3),
+        "early": round(rng.choice((0.05, 0.3, 1.0)) * rng.random(), 3),
+        "power": rng.random() < 0.5,
+        "seconds": round(rng.choice((1.0, 6.0, GRACE_S + 5.0)) * (0.5 + rng.random()), 3),
     }
 
 
-def draw_deposal(dice: random.Random, queue: str) -> dict[str, Any]:
-    after = round(dice.choice((0.0, 0.005, 0.05)) * (0.5 + dice.random()), 4)
-    return {"queue": queue, "cut": round(5.5 + 3.0 * dice.random(), 3), "after": after, "power": dice.random() < 0.7}
+def draw_deposal(rng: random.Random, queue: str) -> dict[str, Any]:
+    after = round(rng.choice((0.0, 0.005, 0.05)) * (0.5 + rng.random()), 4)
+    return {"queue": queue, "cut": round(5.5 + 3.0 * rng.random(), 3), "after": after, "power": rng.random() < 0.7}
 
 
 class WitnessMachine(Machine):
@@ -152,7 +152,7 @@ class Witnessing:
         """Publishes on a connection of its own: other clients may wait for an agreement while the node is cut off."""
         loop = self.world.client_loop
         self.publishers += 1
-        session = Session(f"publisher/{self.publishers}", place, loop, self.world.ledger, self.world.dice)
+        session = Session(f"publisher/{self.publishers}", place, loop, self.world.ledger, self.world.rng)
         try:
             await loop.create_connection(lambda: session, place, AMQP_PORT)
             await session.open

@@ -52,47 +52,47 @@ def all_kinds() -> list[tuple[str, ...]]:
     return [some for some in every if not any(implied in some for kind in some for implied in KINDS[kind])]
 
 
-def endless_kinds(dice: random.Random) -> Iterator[tuple[str, ...]]:
+def endless_kinds(rng: random.Random) -> Iterator[tuple[str, ...]]:
     """All combinations, in an order of its own each time."""
     while True:
         kinds = all_kinds()
-        dice.shuffle(kinds)
+        rng.shuffle(kinds)
         yield from kinds
 
 
-def parts(dice: random.Random) -> Iterator[tuple[str, dict[str, str], list[str]]]:
+def parts(rng: random.Random) -> Iterator[tuple[str, dict[str, str], list[str]]]:
     """For ever: what it is, what to add to the environment, what to run."""
-    kinds = endless_kinds(dice)
+    kinds = endless_kinds(rng)
     for name in cycle(("log", "fuzz", "raft", "cluster", "kinds", "ring", "ledger", "mirrors", "partitions")):
         if name == "log":
-            first = dice.randrange(10**6, 10**9)
+            first = rng.randrange(10**6, 10**9)
             seeds = {"LEVERET_LOG_SEEDS": f"{first}-{first + LOG_SEEDS}"}
             yield f"{LOG_SEEDS} crashes of the log", seeds, ["pytest", "-q", "-x", "tests/unit/storage/test_crashes.py"]
         elif name == "fuzz":
-            seed = str(dice.randrange(10**9))
+            seed = str(rng.randrange(10**9))
             yield f"{FUZZ_INPUTS} inputs", {}, ["tests.system.fuzz", "--inputs", str(FUZZ_INPUTS), "--seed", seed]
         elif name == "raft":
-            seed = str(dice.randrange(10**6, 10**9))
+            seed = str(rng.randrange(10**6, 10**9))
             yield f"{RAFT_SEEDS} worlds of Raft", {}, ["simulation.raft", "--seed", seed, "--count", str(RAFT_SEEDS)]
         elif name == "cluster":
-            seed = str(dice.randrange(10**6, 10**9))
+            seed = str(rng.randrange(10**6, 10**9))
             yield f"{CLUSTER_SEEDS} clusters", {}, ["simulation", "--seed", seed, "--count", str(CLUSTER_SEEDS)]
         elif name == "kinds":
             for _ in range(KINDS_AT_ONCE):
                 some = next(kinds)
-                seed = str(dice.randrange(10**6, 10**9))
+                seed = str(rng.randrange(10**6, 10**9))
                 what = f"{KIND_SEEDS} clusters: {', '.join(some) or 'plain'}"
                 flags = [f"--{kind}" for kind in some]
                 yield what, {}, ["simulation", "--seed", seed, "--count", str(KIND_SEEDS), *flags]
         elif name == "ring":
-            seed = str(dice.randrange(10**6, 10**9))
+            seed = str(rng.randrange(10**6, 10**9))
             yield f"{RING_SEEDS} rings", {}, ["simulation.ring", "--seed", seed, "--count", str(RING_SEEDS)]
         elif name == "mirrors":
-            seed = str(dice.randrange(10**9))
+            seed = str(rng.randrange(10**9))
             yield "mirrors killed under load", {}, ["tests.system.mirrors.soak", "--minutes", "1", "--seed", seed]
         elif name == "partitions":
             if why_not() is None:
-                seed = str(dice.randrange(10**9))
+                seed = str(rng.randrange(10**9))
                 yield "links cut under load", {}, ["tests.system.partitions.soak", "--minutes", "2", "--seed", seed]
         else:
             yield "kill -9 under load", {}, ["pytest", "-q", "-x", "tests/system/node/test_durability.py"]

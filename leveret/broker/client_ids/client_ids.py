@@ -15,7 +15,7 @@ claim of the other. The answer of a claim waits until all nodes that the leader 
 is told when it has one again.
 
 **One flush at a time.** While commands of this node are under way, what comes next gathers: releases, changes, claims.
-A large crowd of clients makes large commands, not many.
+Many clients make large commands, not many.
 
 **A claim without an answer.** If the cluster does not agree in time, the client is refused; yet the claim may be in the
 log and be applied later. It is released then.

@@ -160,8 +160,8 @@ class StreamQueue(LocalQueue):
         if pending is not None:
             pending.waiting += 1
             self.awaiting.append(pending)
-            if self.posts is not None:
-                self.posts.append((self.next_seq - count, count, pending))
+            if self.due_confirms is not None:
+                self.due_confirms.append((self.next_seq - count, count, pending))
         self.totals.published += count
         host.dirty[self] = None
         if self.extensions is not None:

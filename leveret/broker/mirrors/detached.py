@@ -116,12 +116,12 @@ class Anchors(NamedTuple):
     end: Anchor  # The end of all blocks.
 
     def pack(self) -> bytes:
-        return w.APART_HEAD.pack(*self.sure, *self.end)
+        return w.DETACHED_HEAD.pack(*self.sure, *self.end)
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
         """Raises `BadFrame`."""
-        numbers = w.unpack_one(w.APART_HEAD, data)
+        numbers = w.unpack_one(w.DETACHED_HEAD, data)
         return cls(Anchor(*numbers[:3]), Anchor(*numbers[3:]))
 
 

@@ -127,7 +127,7 @@ class Detachment:
     def read(payload: bytes) -> DetachedRecord:
         """Raises `BadFrame`."""
         anchors = Anchors.unpack(payload)
-        entries = w.unpack_all(w.VERDICT, payload[w.APART_HEAD.size :])
+        entries = w.unpack_all(w.VERDICT, payload[w.DETACHED_HEAD.size :])
         verdicts = [(verdict, first, last) for verdict, first, last in entries]
         if any(verdict not in (*RESERVED, w.REQUEUED) or first > last for verdict, first, last in verdicts):
             raise BadFrame("what is said of messages is not known")
@@ -241,7 +241,7 @@ class Detachment:
 
     def _end(self, detached: DetachedQueue) -> None:
         if detached.front is not None:
-            detached.front.apart = None
+            detached.front.detached_queue = None
         self._hear(detached)
         consumers = detached.finish()
         self.pass_on(detached)  # Before the master delivers anything.
@@ -306,7 +306,8 @@ class Detachment:
         elif not target.is_local:
             client_end = target.client_end
             assert client_end is not None
-            client_end.ask(target, w.APART, record.pack(), lambda answer: then(not isinstance(answer, Refusal)))
+            data = record.pack()
+            client_end.ask(target, w.DETACHED_RECORD, data, lambda answer: then(not isinstance(answer, Refusal)))
 
     @staticmethod
     def _has_way(target: AnyQueue) -> bool:

@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from leveret.broker.delivery.batch import Batch
     from leveret.broker.delivery.confirms import Pending
     from leveret.broker.queue.local_queue import LocalQueue
-    from leveret.broker.remote.outbox import Post
+    from leveret.broker.remote.outbox import DueConfirm
     from leveret.metadata.model.records import QueueSpec
     from leveret.metadata.model.view import View
     from leveret.metadata.store import Applied
@@ -96,7 +96,7 @@ class Mirror:
     """This node's copy of one queue."""
 
     __slots__ = (
-        "handed", "heard", "in_blocks", "joined", "member", "posts", "proposed", "queue", "spec", "syncing",
+        "handed", "heard", "in_blocks", "joined", "member", "due_confirms", "proposed", "queue", "spec", "syncing",
         "unapplied",
     )  # fmt: skip
 
@@ -107,7 +107,8 @@ class Mirror:
         self.joined = spec.joined[member.me]  # The version of the view with which it became a member.
         self.queue: LocalQueue | None = None  # The queue that clients use, while this node is its master.
         self.in_blocks: deque[tuple[int, Batch | None, list[Pending]]] = deque()  # Not confirmed yet, by number.
-        self.posts: deque[tuple[int, Batch | None, list[Post]]] = deque()  # Likewise: publishes awaiting a confirm.
+        # Likewise: publishes awaiting a confirm.
+        self.due_confirms: deque[tuple[int, Batch | None, list[DueConfirm]]] = deque()
         # Batches of blocks that are confirmed but not applied: the store cannot read them yet, so the queue keeps them.
         self.unapplied: deque[tuple[int, Batch]] = deque()
         # Blocks handed over before they were confirmed; the next master confirms them: see `MirrorManager._stopped`.
@@ -135,9 +136,9 @@ class Mirror:
         """A block was handed over before it was confirmed."""
         self.handed.append((number, awaiting))
 
-    def forget_posts(self) -> None:
+    def forget_due_confirms(self) -> None:
         """Somebody else sees to the messages that are awaited."""
-        self.posts.clear()
+        self.due_confirms.clear()
 
     def let_go(self) -> None:
         """This node leads the queue no longer."""
@@ -150,14 +151,16 @@ class Mirror:
 
     def forget_blocks(self) -> None:
         self.in_blocks.clear()
-        self.posts.clear()
+        self.due_confirms.clear()
         self.unapplied.clear()
 
-    def add_block(self, number: int, batch: Batch | None, awaiting: list[Pending], posts: list[Post]) -> None:
+    def add_block(
+        self, number: int, batch: Batch | None, awaiting: list[Pending], due_confirms: list[DueConfirm]
+    ) -> None:
         """A block of the master is on its way round the ring."""
         self.in_blocks.append((number, batch, awaiting))
-        if posts:
-            self.posts.append((number, batch, posts))
+        if due_confirms:
+            self.due_confirms.append((number, batch, due_confirms))
 
     @property
     def ordered(self) -> bool | None:
@@ -544,15 +547,15 @@ class MirrorManager:
             if run is not None:
                 # The queue drops contents that are logged or settled, and a mirror that is behind still needs them.
                 block.enqueued = run.cut(0, len(run.contents))
-            mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_posts())
+            mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_due_confirms())
             taken = member.submit(block)
             assert taken  # It serves.
             self.touched[mirror] = None
 
     def on_confirmed(self, mirror: Mirror, durable: int) -> None:
-        queue, in_blocks, posts = mirror.queue, mirror.in_blocks, mirror.posts
-        while posts and posts[0][0] <= durable:
-            posts.popleft()
+        queue, in_blocks, due_confirms = mirror.queue, mirror.in_blocks, mirror.due_confirms
+        while due_confirms and due_confirms[0][0] <= durable:
+            due_confirms.popleft()
         while in_blocks and in_blocks[0][0] <= durable:
             number, batch, awaiting = in_blocks.popleft()
             if batch is not None and queue is not None:

@@ -117,7 +117,7 @@ def take(
         if queue.next_seq == following:
             _remember_refused(queue, origin, taken, refused, last)
             return slow  # It is full, and has refused them.
-        queue.drop_last_post()
+        queue.drop_last_due_confirm()
         if kind & (ACKNOWLEDGED | REJECTED) and isinstance(queue, Queue):
             _settle(queue, following, kind)
         elif kind & OVERDUE and isinstance(queue, Queue):

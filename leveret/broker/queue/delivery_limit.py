@@ -24,8 +24,8 @@ another reason (nobody was shown it, but others were given later ones) has a num
 
 **Who is to leave** (`overdue`) first goes back to its place among those that wait, since its contents may be in the log
 only. Before the queue hands out anything it is taken out there: see `dead_letter_overdue`. What is at the beginning of
-a gap is read for that purpose; what is deeper inside, as may be after a restart that came before its letter was safe,
-leaves when the gap is read up to there, and is handed to nobody either.
+a gap is read for that purpose; what is deeper inside, as may be after a restart that came before its dead letter was
+safe, leaves when the gap is read up to there, and is handed to nobody either.
 """
 
 from __future__ import annotations

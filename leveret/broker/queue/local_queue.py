@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from leveret.broker.mirrors.manager import Mirror
     from leveret.broker.queue.host import Host
     from leveret.broker.remote.migrate import Departure
-    from leveret.broker.remote.outbox import Post
+    from leveret.broker.remote.outbox import DueConfirm
     from leveret.metadata.model.records import QueueSpec
     from leveret.metadata.rules.queue_rules import QueueRules
 
@@ -60,7 +60,7 @@ class LocalQueue:
         "access", "active_ms", "applied_rules", "awaiting", "born_ms", "consumers", "crowded_at", "deleted",
         "delivered_through", "departure", "durable", "durable_state", "epoch", "exclusive_consumer", "extensions",
         "former_last_block", "frozen", "gate", "has_upkeep", "host", "life", "logs", "memory_bytes", "mirror",
-        "next_seq", "note_due", "noted_through", "number", "open", "parked", "policy_version", "posts",
+        "next_seq", "note_due", "noted_through", "number", "open", "parked", "policy_version", "due_confirms",
         "ready_count", "requeued", "settled", "shared_bytes", "spec", "totals", "unacked_count", "used_ms",
         "waiting", "waiting_consumers",
     )  # fmt: skip
@@ -100,7 +100,8 @@ class LocalQueue:
         self.requeued: list[tuple[int, int]] = []
         self.durable_state = DurableState(self)
         self.awaiting: list[Pending] = []  # What its next block is awaited by.
-        self.posts: list[Post] | None = None  # Where it has mirrors: which messages of its next block are awaited.
+        # Where it has mirrors: which messages of its next block are awaited.
+        self.due_confirms: list[DueConfirm] | None = None
         self.consumers: deque[Consumer] = deque()
         self.exclusive_consumer: Consumer | None = None
         self.crowded_at = NEVER  # More messages than this: publishers are slowed down.
@@ -214,8 +215,8 @@ class LocalQueue:
         """Its blocks go round a ring from now on, after the one with this number."""
         self.mirror, self.epoch, self.number, self.former_last_block = mirror, epoch, number, former_last_block
         self.logs = 0  # The mirrors know only what is in blocks.
-        if self.posts is None:
-            self.posts = []
+        if self.due_confirms is None:
+            self.due_confirms = []
 
     def set_gate(self, gate: Gate) -> None:
         """From now on the gate decides what may be handed out."""
@@ -240,7 +241,7 @@ class LocalQueue:
         written behind those.
         """
         self.awaiting[:0] = awaiting
-        self.mirror = self.posts = None
+        self.mirror = self.due_confirms = None
         if self.gate is not None:
             self.gate.end()
             self.gate = None
@@ -514,18 +515,18 @@ class LocalQueue:
         awaiting, self.awaiting = self.awaiting, []
         return awaiting
 
-    def take_posts(self) -> list[Post]:
+    def take_due_confirms(self) -> list[DueConfirm]:
         """Take the confirms that are due for messages of the block that is being taken."""
-        posts = self.posts
-        if not posts:
+        due_confirms = self.due_confirms
+        if not due_confirms:
             return []
-        self.posts = []
-        return posts
+        self.due_confirms = []
+        return due_confirms
 
-    def drop_last_post(self) -> None:
+    def drop_last_due_confirm(self) -> None:
         """Forget the last due confirm: the caller keeps account of those messages itself."""
-        if self.posts:
-            self.posts.pop()
+        if self.due_confirms:
+            self.due_confirms.pop()
 
     def await_block(self, pending: Pending) -> None:
         """Is told when the queue's next block is safe."""

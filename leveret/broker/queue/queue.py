@@ -95,7 +95,7 @@ class Queue(OrderedQueue):
         if shared is not None:
             if shared.contents is contents:
                 size = self._share(batch, shared, count, size)
-            else:  # A letter, because one of the queues has turned them away.
+            else:  # A dead letter, because one of the queues has turned them away.
                 shared = None
         host.content_bytes += size
         ready = self.ready
@@ -113,8 +113,8 @@ class Queue(OrderedQueue):
             if pending is not None:
                 pending.waiting += 1
                 self.awaiting.append(pending)
-                if self.posts is not None:
-                    self.posts.append((self.next_seq - count, count, pending))
+                if self.due_confirms is not None:
+                    self.due_confirms.append((self.next_seq - count, count, pending))
         self.totals.published += count
         host.dirty[self] = None
         if self.extensions is not None:

@@ -1,7 +1,7 @@
 """What a queue does to its messages by itself: they grow old, there are too many of them, they are turned away.
 
-Only queues that need it are *tended*: those with a time to live, a limit, or a message that brought its own time to
-live. For all others nothing here is called.
+Nothing here is called for a queue that has neither a time to live, nor a limit, nor a message that brought its own time
+to live (`LocalQueue.has_upkeep`).
 
 **Age.** A message is as old as its batch says (`Batch.stamp`: the time of the turn it came in), so what shares a time
 and a rule goes together. Looked at is the front of the queue only, as messages come to it: before something is handed

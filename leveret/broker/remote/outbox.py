@@ -70,7 +70,8 @@ GRACE_MS: Final = 1_000  # Beyond `net_ticktime`: for the next master of a queue
 ANSWER_MS: Final = 4_000  # If the node does not say otherwise.
 
 Parts = list[tuple[Pending | None, int]]
-Post = tuple[int, int, Pending]  # Number of its first message in the queue, number of messages, the waiting publish.
+# The number of its first message in the queue, the number of messages, the waiting publish.
+DueConfirm = tuple[int, int, Pending]
 
 
 class Sent(Pending):
@@ -501,9 +502,9 @@ def take_unconfirmed(broker: Broker, mirror: Mirror, queue: LocalQueue) -> list[
     found: list[Sent] = []
     taken: set[Pending] = set()
     outbox, name = broker.outboxes.of(queue.spec.id), epoch_producer(queue.epoch)
-    batches: list[tuple[Batch | None, list[Post]]] = [(batch, posts) for _, batch, posts in mirror.posts]
-    for batch, posts in (*batches, (queue.open, queue.posts or [])):
-        for seq, count, pending in posts:
+    batches: list[tuple[Batch | None, list[DueConfirm]]] = [(batch, due) for _, batch, due in mirror.due_confirms]
+    for batch, due in (*batches, (queue.open, queue.due_confirms or [])):
+        for seq, count, pending in due:
             if batch is None or not batch.contents or _is_of_others(pending):
                 continue
             lo, hi = seq - batch.first, seq - batch.first + count
@@ -512,8 +513,8 @@ def take_unconfirmed(broker: Broker, mirror: Mirror, queue: LocalQueue) -> list[
             kind = batch.kinds[lo] & (PERSISTENT | EXPIRES | SHARED)
             found.append(outbox.retain(name, seq, batch.contents[lo:hi], batch.keys[lo:hi], kind, pending))
             taken.add(pending)
-    mirror.forget_posts()
-    queue.take_posts()
+    mirror.forget_due_confirms()
+    queue.take_due_confirms()
     if found:
         _note_epoch(queue, queue.epoch, found[-1].last)
         for awaiting in (*(one[2] for one in mirror.in_blocks), queue.awaiting):

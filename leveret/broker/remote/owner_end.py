@@ -132,7 +132,7 @@ class OwnerEnd:
         # Unacknowledged messages that the other node delivered when it led these queues; by queue, epoch and block:
         # see `handover`.
         self.inherited: dict[tuple[int, int, int], Unacked] = {}
-        self.apart: dict[int, Unacked] = {}  # By queue: what the other node delivered while detached.
+        self.detached: dict[int, Unacked] = {}  # By queue: what the other node delivered while detached.
         self.last_tag = 0
         self.consumers: dict[int, RemoteConsumer] = {}
         self.stalled: dict[AnyQueue, None] = {}  # Queues that had more for a consumer than its window or link takes.
@@ -358,8 +358,8 @@ class OwnerEnd:
             self._on_get(number, queue, bool(w.unpack_one(w.U8, rest)[0]))
         elif what == w.SUBSCRIBE:
             self._on_subscribe(number, queue, rest)
-        elif what == w.APART:
-            self._on_apart(number, queue, rest)
+        elif what == w.DETACHED_RECORD:
+            self._on_detached_record(number, queue, rest)
         else:
             raise BadFrame(f"question {what}")
 
@@ -418,22 +418,22 @@ class OwnerEnd:
 
         queue.subscribe(consumer, then)
 
-    def _on_apart(self, number: int, queue: AnyQueue, rest: bytes) -> None:
+    def _on_detached_record(self, number: int, queue: AnyQueue, rest: bytes) -> None:
         detachment, queue_id = self.broker.detachment, queue.spec.id
         record = detachment.read(rest)
 
         def then(done: bool) -> None:
-            if queue_id in self.apart and not self.apart[queue_id].count:
-                del self.apart[queue_id]
+            if queue_id in self.detached and not self.detached[queue_id].count:
+                del self.detached[queue_id]
             self._answer(number) if done else self._refuse(number, unreachable(queue.spec))
 
         # Consumers that subscribe after this wait as long as this does, and are given nothing that was settled.
         is_elsewhere = not queue.is_local and queue.spec.node != self.broker.node_name
         if is_elsewhere:
             then(False)
-        elif not queue.later(lambda found: self._on_apart(number, found, rest) if self.is_up else None):
+        elif not queue.later(lambda found: self._on_detached_record(number, found, rest) if self.is_up else None):
             if isinstance(queue, Queue):
-                detachment.settle_record(queue, self.apart.setdefault(queue_id, Unacked()), record, then)
+                detachment.settle_record(queue, self.detached.setdefault(queue_id, Unacked()), record, then)
             else:
                 then(False)
 
@@ -556,8 +556,8 @@ class OwnerEnd:
             if not consumer.queue.deleted:
                 consumer.queue.remove_consumer(consumer)
         inherited, self.inherited = self.inherited, {}
-        apart, self.apart = self.apart, {}
-        for unacked in (self.unacked, *inherited.values(), *apart.values()):
+        detached, self.detached = self.detached, {}
+        for unacked in (self.unacked, *inherited.values(), *detached.values()):
             taken = unacked.take_all()
             self._on_taken(taken)
             self._requeue(taken)

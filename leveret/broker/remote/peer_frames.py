@@ -46,7 +46,7 @@ REPLY_ANSWER: Final = struct.Struct(">QB")  # Number, whether a channel waits fo
 PASSED_HEAD: Final = struct.Struct(">QQQQ")  # Index, queue, epoch and number of the block up to which verdicts hold.
 # A queue that a node served while detached: epoch, block and last message of what was applied there, and of all that
 # it had.
-APART_HEAD: Final = struct.Struct(">QQQQQQ")
+DETACHED_HEAD: Final = struct.Struct(">QQQQQQ")
 
 # Verdicts
 ACKED: Final = 0
@@ -67,7 +67,7 @@ CANCEL: Final = 5  # Ends a subscription; with `IN_ORDER` if its client stays an
 ADOPT: Final = 6  # Get ready to become a queue's node.
 ABANDON: Final = 7  # The queue stays where it is.
 BRING: Final = 8  # All messages of the queue have been sent: here are its marks.
-APART: Final = 9  # The record of what clients of a detached node have settled: see `broker.mirrors.detached`.
+DETACHED_RECORD: Final = 9  # The record of what clients of a detached node have settled: see `broker.mirrors.detached`.
 
 IN_ORDER: Final = b"\x01"
 EXACT: Final = 2  # The only consumer of its queue, to which numbers are told: see `Consumer.is_exact`.

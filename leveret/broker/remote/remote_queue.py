@@ -77,7 +77,7 @@ class RemoteQueue:
     """A queue of another node. Has the methods of `Queue` that channels and the broker's turn use."""
 
     __slots__ = (
-        "apart", "applied_rules", "broker", "deleted", "is_hopeless", "is_late", "is_moving", "parked",
+        "applied_rules", "broker", "deleted", "detached_queue", "is_hopeless", "is_late", "is_moving", "parked",
         "policy_version", "spec", "spool", "subscriptions", "successor", "waiting", "waiting_consumers",
     )  # fmt: skip
 
@@ -99,7 +99,7 @@ class RemoteQueue:
         self.waiting_consumers: dict[Subscriber, Callable[[Refusal | None], None] | None] = {}
         self.is_hopeless = False  # A wait for its next master has ended without one, and none has come since.
         self.is_late = False  # Publishes do not wait any longer for its next master.
-        self.apart: DetachedQueue | None = None  # Serves clients of this node while it is detached.
+        self.detached_queue: DetachedQueue | None = None  # Serves clients of this node while it is detached.
         self.spool = broker.spools.attach(self)  # While this node keeps publishes for it.
 
     def __repr__(self) -> str:
@@ -240,8 +240,8 @@ class RemoteQueue:
     def _has_spool(self) -> bool:
         """Returns whether publishes go into a spool: behind others there, or because the queue is out of reach."""
         if self.spool is None and self.client_end is None and (self.parked is None or self.is_late):
-            spools, heir = self.broker.spools, self.successor
-            is_out_of_reach = heir is None or (heir.is_local and heir.frozen)
+            spools, successor = self.broker.spools, self.successor
+            is_out_of_reach = successor is None or (successor.is_local and successor.frozen)
             self.spool = spools.begin(self) if is_out_of_reach and spools.may_begin(self) else None
         return self.spool is not None
 
@@ -445,9 +445,9 @@ class RemoteQueue:
 
     def detached(self) -> DetachedQueue | None:
         """Returns the queue that serves clients from this node's copy while the master is unreachable, if wanted."""
-        if self.apart is None and self.parked is None and not self.deleted and self.broker.detachment.is_due:
-            self.apart = self.broker.detachment.begin(self)
-        return self.apart
+        if self.detached_queue is None and self.parked is None and not self.deleted and self.broker.detachment.is_due:
+            self.detached_queue = self.broker.detachment.begin(self)
+        return self.detached_queue
 
     def _waits(self) -> bool:
         return self.parked is not None or self._has_none() or self._is_in_doubt()

@@ -31,7 +31,7 @@ MAX_BYTES: Final = 1 << 30
 REMINDER_TICKS: Final = 60
 # Limit for a turn. Publishes that came in small bundles are sent as small batches, thousands in a window; if all
 # were sent at once, by several spools, a node whose links are just back would be silent so long that they were lost.
-FLIGHTS_AT_ONCE: Final = 128
+BATCHES_AT_ONCE: Final = 128
 UNLIMITED: Final = 1 << 62
 
 
@@ -82,7 +82,7 @@ class SpoolRegistry:
         self.readers: dict[int, SpoolReader] = {}  # By target: who delivers what is in its spool to clients here.
         self.fronts: list[RemoteQueue] = []  # In place of queues led here, while there is no majority.
         self.stalled: dict[Spool, None] = {}  # Those whose link has no room.
-        self.flights_left = FLIGHTS_AT_ONCE  # Batches that all spools may still send in this turn.
+        self.batches_left = BATCHES_AT_ONCE  # Batches that all spools may still send in this turn.
         self.later: list[Spool] = []  # Those that go on in the next turn.
         self.watchers: list[Callable[[], None]] = []  # Called once, when the next messages have left some spool.
         self.content_bytes = 0
@@ -323,7 +323,7 @@ class SpoolRegistry:
 
     def on_turn(self) -> None:
         """A turn is over: the spools that had to wait go on in the next one."""
-        self.flights_left = FLIGHTS_AT_ONCE
+        self.batches_left = BATCHES_AT_ONCE
         if self.later:
             first, *others = self.later  # The first used the limit up: it goes last. `dirty` is taken from its end.
             self.later = []

@@ -84,8 +84,8 @@ if TYPE_CHECKING:
     from leveret.broker.remote.spool_registry import SpoolRegistry
 
 SPOOL: Final = 1 << 62  # Set in the number under which the log has the spool of a queue.
-FLIGHT_BYTES: Final = 256 << 10
-FLIGHT_MESSAGES: Final = 4_096
+BATCH_BYTES: Final = 256 << 10
+BATCH_MESSAGES: Final = 4_096
 WINDOW_BYTES: Final = 1 << 20  # Limit of what is under way; half of the first credit, which leaves some for others.
 HOLD_BYTES: Final = 4 << 20  # With so little left, publishes wait until it is sent.
 RECORD_BYTES: Final = 16  # About what a log needs for a message besides its content.
@@ -315,7 +315,7 @@ class Spool(Queue):
                 self.delivery.lend(reader)
             return
         while self.ready and not self.refused and not self.resting and self.under_way_bytes < WINDOW_BYTES:
-            if not spools.flights_left:
+            if not spools.batches_left:
                 spools.later.append(self)
                 return
             target = spools.way(self)
@@ -338,7 +338,7 @@ class Spool(Queue):
             if not target.is_local and target.client_end is not None and target.client_end.is_crowded():
                 spools.stalled[self] = None
                 return
-            spools.flights_left -= 1
+            spools.batches_left -= 1
             self._send(head, target, overdue)
         if self.batches_under_way and self.ready and isinstance(self.ready[0], Gap):
             self.want(self.ready[0])  # Read ahead while others are under way.
@@ -409,7 +409,7 @@ class Spool(Queue):
     def _cut(self, head: Span, overdue: int, note: Borrowed | None) -> int:
         """Returns the end of the messages of one kind, numbered in a row, that make up a batch."""
         batch, lo, size = head.batch, head.lo, 0
-        end = min(lo + overdue if overdue else head.hi, lo + FLIGHT_MESSAGES)
+        end = min(lo + overdue if overdue else head.hi, lo + BATCH_MESSAGES)
         if note is not None:
             end = min(end, (note.last + 1 if note.first <= batch.first + lo else note.first) - batch.first)
         if batch.first + lo <= self.doubtful:
@@ -417,7 +417,7 @@ class Spool(Queue):
         end = min(end, self.delivery.note_at(batch.first + lo, batch.first + end - 1)[1] - batch.first + 1)
         for at in range(lo, end):
             size += len(batch.contents[at])
-            if batch.kinds[at] != batch.kinds[lo] or (size > FLIGHT_BYTES and at > lo):
+            if batch.kinds[at] != batch.kinds[lo] or (size > BATCH_BYTES and at > lo):
                 return at
         return end
 

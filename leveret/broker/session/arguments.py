@@ -124,7 +124,7 @@ def _unless_text(field: Field) -> str | None:
 
 
 def _unless_key(field: Field) -> str | None:
-    """RabbitMQ takes longer ones, and loses every letter with them."""
+    """RabbitMQ takes longer ones, and loses every dead letter with them."""
     return _unless_text(field) or (None if is_routing_key(field.value) else "longer than 255 bytes")
 
 

@@ -489,8 +489,8 @@ class Session:
             self.broker.replies.answer(self.client, keys, route.key, content)
         if vhost.firehose is not None:
             vhost.firehose.on_published(self, route.exchange, keys, content, queues)
-        route.passage.came += 1
-        route.passage.went += len(queues)
+        route.counters.published_in += 1
+        route.counters.published_out += len(queues)
         return queues
 
     def _examine(self, content: bytes) -> tuple[int, list[str]]:

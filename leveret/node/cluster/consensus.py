@@ -123,7 +123,7 @@ class Consensus:
     def __init__(
         self,
         settings: Settings,
-        world: Environment,
+        environment: Environment,
         peers: PeerLinks,
         me: Member,
         log: ConsensusLog,
@@ -133,7 +133,7 @@ class Consensus:
         duties: Duties,
     ) -> None:
         self.settings = settings
-        self.world = world
+        self.environment = environment
         self.peers = peers
         self.me = me
         self.log = log
@@ -143,7 +143,7 @@ class Consensus:
         self.applied_index = recovered.meta.index
         self.raft = Raft(
             me.id,
-            world.random_source.randrange,
+            environment.random_source.randrange,
             Options(election_ticks=ELECTION_TICKS, heartbeat_ticks=HEARTBEAT_TICKS, committed_max=APPLIED_AT_ONCE),
             hard_state=recovered.hard_state,
             snapshot=recovered.meta,
@@ -151,9 +151,9 @@ class Consensus:
             commit=recovered.commit,
         )
         patience = max(1, settings.operation_timeout_ms // TICK_MS)
-        self.proposals = Proposals(world.random_bytes(ORIGIN_BYTES), self.raft, self._send_to, patience)
-        self.writer = world.worker("leveret-consensus")
-        self.snapshot_thread = world.worker("leveret-snapshots")
+        self.proposals = Proposals(environment.random_bytes(ORIGIN_BYTES), self.raft, self._send_to, patience)
+        self.writer = environment.worker("leveret-consensus")
+        self.snapshot_thread = environment.worker("leveret-snapshots")
         self.ready: Ready | None = None  # The Ready that is being written.
         self.written = False  # The write of `ready` is done.
         self.driving = False
@@ -256,7 +256,7 @@ class Consensus:
     def on_down(self, name: str) -> None:
         member_id = self.connected.pop(name, None)
         if member_id is not None:
-            self.lost_at[name] = self.world.loop.time()
+            self.lost_at[name] = self.environment.loop.time()
             self.raft.on_link_lost(member_id)
             self.drive()
 
@@ -272,7 +272,7 @@ class Consensus:
 
     async def change(self, command: Command) -> Applied:
         """Proposes a command and waits until it is applied. A refusal is in the result."""
-        done: asyncio.Future[Applied] = self.world.loop.create_future()
+        done: asyncio.Future[Applied] = self.environment.loop.create_future()
 
         def then(applied: Applied) -> None:
             if not done.done():
@@ -295,7 +295,7 @@ class Consensus:
 
     def _tick(self) -> None:
         self.duties.before_tick()
-        self._ticker = self.world.loop.call_later(TICK_MS / 1000, self._tick)
+        self._ticker = self.environment.loop.call_later(TICK_MS / 1000, self._tick)
         self.raft.tick()
         self.proposals.tick()
         if self.raft.is_leader:
@@ -353,12 +353,12 @@ class Consensus:
 
     async def until(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
         """Waits until a condition holds. Returns False if it does not after so many seconds, or the node stops."""
-        deadline = None if seconds is None else self.world.loop.time() + seconds
+        deadline = None if seconds is None else self.environment.loop.time() + seconds
         while not condition():
-            left = None if deadline is None else deadline - self.world.loop.time()
+            left = None if deadline is None else deadline - self.environment.loop.time()
             if self.stopped or (left is not None and left <= 0):
                 return False
-            watcher: asyncio.Future[None] = self.world.loop.create_future()
+            watcher: asyncio.Future[None] = self.environment.loop.create_future()
             self.watchers.append(watcher)
             await asyncio.wait([watcher], timeout=left)
         return True
@@ -383,7 +383,7 @@ class Consensus:
             name = self.leader or names.get(self.raft.leader, self.raft.leader)
             logger.info("%s leads the cluster (term %d)", name, self.raft.term)
         if self.raft.is_leader:  # Members lost before this node led: nobody may have looked after their queues.
-            now = self.world.loop.time()
+            now = self.environment.loop.time()
             for member in self.raft.membership.members:
                 if member.name not in self.connected and member.id != self.me.id:
                     self.lost_at.setdefault(member.name, now)
@@ -402,8 +402,8 @@ class Consensus:
     def _write(self) -> None:
         job = self.log.take()
         assert job is not None
-        self.writer.submit(lambda: job.perform(self.world.disk), lambda error: self._on_written(job, error))
-        self.world.yield_to_writer()
+        self.writer.submit(lambda: job.perform(self.environment.disk), lambda error: self._on_written(job, error))
+        self.environment.yield_to_writer()
 
     def _on_written(self, job: WriteBatch, error: Exception | None) -> None:
         if self.stopped:
@@ -414,7 +414,7 @@ class Consensus:
             self.drive()
         elif isinstance(error, OSError) and self.log.on_failed(job, error) == "retry":
             logger.error("no space left on the disk for the cluster's metadata: trying again (%s)", error)
-            self.world.loop.call_later(RETRY_S, self._retry)
+            self.environment.loop.call_later(RETRY_S, self._retry)
         else:
             self._fail(f"writing the cluster's metadata failed: {error}. The node stops")
 
@@ -442,7 +442,7 @@ class Consensus:
         if self.applied_since >= APPLIED_AT_ONCE:
             self.applied_since = 0
             self.resting = True
-            self.world.loop.call_soon(self._rested)
+            self.environment.loop.call_soon(self._rested)
         self._settle_changes()
         # At a start all entries known to be committed are applied at once, and Raft gives them out again in portions.
         caught_up = self.raft.applied >= self.applied_index
@@ -495,7 +495,7 @@ class Consensus:
             self._send(job.chunk)
             self.peers.flush()
 
-        self.snapshot_thread.submit(lambda: job.perform(self.world.disk), then)
+        self.snapshot_thread.submit(lambda: job.perform(self.environment.disk), then)
 
     # -- Snapshots -------------------------------------------------------------------------------------------------
 
@@ -519,7 +519,7 @@ class Consensus:
                 self.snapshotting = False
                 return
             self.snapshot_thread.submit(
-                lambda: job.perform(self.world.disk), lambda error: self._on_snapshot(job, error)
+                lambda: job.perform(self.environment.disk), lambda error: self._on_snapshot(job, error)
             )
 
         self.snapshot_thread.submit(lambda: made.append(frozen.snapshot()), on_made)
@@ -544,7 +544,7 @@ class Consensus:
             def then(error: Exception | None) -> None:
                 self.log.on_cleaned(job, error if isinstance(error, OSError) else None)
 
-            self.snapshot_thread.submit(lambda: job.perform(self.world.disk), then)
+            self.snapshot_thread.submit(lambda: job.perform(self.environment.disk), then)
 
     # -- Membership ------------------------------------------------------------------------------------------------
 
@@ -562,7 +562,7 @@ class Consensus:
 
     async def change_membership(self, change: Change) -> None:
         """Changes the membership, as the leader, and waits until it is committed. Raises `AdminError`, `NotLeader`."""
-        deadline = self.world.loop.time() + self.settings.operation_timeout_ms / 1000
+        deadline = self.environment.loop.time() + self.settings.operation_timeout_ms / 1000
         while True:
             try:
                 proposed = self.raft.change(change)
@@ -570,13 +570,13 @@ class Consensus:
             except BadChange as error:
                 raise AdminError(str(error)) from None
             except Busy as error:
-                left = deadline - self.world.loop.time()
+                left = deadline - self.environment.loop.time()
                 if not await self.until_changed(lambda: (self.raft.commit, self.raft.term), left):
                     raise TryAgain(f"not now: {error}") from None
-        done: asyncio.Future[None] = self.world.loop.create_future()
+        done: asyncio.Future[None] = self.environment.loop.create_future()
         self.changes.append((proposed.index, proposed.term, done))
         self.drive()
-        finished, _ = await asyncio.wait([done], timeout=max(0.0, deadline - self.world.loop.time()))
+        finished, _ = await asyncio.wait([done], timeout=max(0.0, deadline - self.environment.loop.time()))
         if not finished:
             done.cancel()
             raise TryAgain("no majority of the cluster's nodes agreed within the operation timeout")

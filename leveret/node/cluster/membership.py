@@ -76,7 +76,7 @@ class Cluster:
     def __init__(
         self,
         settings: Settings,
-        world: Environment,
+        environment: Environment,
         peers: PeerLinks,
         me: Member,
         log: ConsensusLog,
@@ -85,11 +85,11 @@ class Cluster:
         node: ConsensusNode,
     ) -> None:
         self.settings = settings
-        self.world = world
+        self.environment = environment
         self.peers = peers
         self.metadata = metadata
         self.node = node
-        self.consensus = Consensus(settings, world, peers, me, log, recovered, metadata, node, self)
+        self.consensus = Consensus(settings, environment, peers, me, log, recovered, metadata, node, self)
         self.raft = self.consensus.raft
         self.connected = self.consensus.connected
         self.transfer_at = 0.0  # When another node may be asked to lead.
@@ -231,7 +231,7 @@ class Cluster:
     async def catch_up(self, alone: bool) -> None:
         """Waits until all is applied that was committed before now, and the exclusive and transient queues of this
         node's last run are gone."""
-        waited: asyncio.Future[None] = self.world.loop.create_future()
+        waited: asyncio.Future[None] = self.environment.loop.create_future()
 
         def then(applied: Applied) -> None:
             if not waited.done():
@@ -290,7 +290,7 @@ class Cluster:
             if learner.name in self.connected and learner.id not in self.two_nodes.resting:
                 self._try(Promote(learner.id))
                 break
-        now = self.world.loop.time()
+        now = self.environment.loop.time()
         successor = self._successor(now)
         if successor is not None and now >= self.transfer_at:
             # During a transfer nothing can be proposed, so a node that cannot take over must not be asked all the time.
@@ -518,7 +518,7 @@ class Cluster:
     async def at_leader(self, kind: int, request: dict[str, Any]) -> None:
         """Handles a request here, if this node leads, or sends it to the leader. Raises `AdminError`."""
         more_s = QUEUE_S * len(self.metadata.queues) if kind == LEAVE else 0.0
-        deadline = self.world.loop.time() + self.settings.operation_timeout_ms / 1000 + more_s
+        deadline = self.environment.loop.time() + self.settings.operation_timeout_ms / 1000 + more_s
         while True:
             if self.raft.is_leader:
                 answer = await self.answer(kind, request)
@@ -530,7 +530,7 @@ class Cluster:
                 return
             if self.stopped:  # A stopped consensus will not learn of a leader again.
                 raise AdminError("this node is stopping")
-            left = deadline - self.world.loop.time()
+            left = deadline - self.environment.loop.time()
             if not await self.consensus.until_changed(lambda: self.leadership, min(left, RETRY_S)) and left <= 0:
                 raise AdminError("the cluster has no leader: is a majority of its nodes running?")
 

@@ -151,7 +151,7 @@ class PartitionPause:
     def on_down(self, peer: str, reason: str) -> None:
         """Pauses, if need be, before the broker learns of the loss."""
         silent = reason.startswith(SILENCE)
-        self.partitions.on_down(peer, reason, silent, self.node.world.wall_ms())
+        self.partitions.on_down(peer, reason, silent, self.node.environment.wall_ms())
         self.look()
         talk = self._talks.pop(peer, None)
         if talk is not None:
@@ -182,7 +182,7 @@ class PartitionPause:
             return
         if seen.must_pause() is not None and self._caught_up:
             self._caught_up = False
-        decision = seen.look(self._caught_up, self.node.world.wall_ms())
+        decision = seen.look(self._caught_up, self.node.environment.wall_ms())
         if decision is True:
             self._pause()
         elif decision is False:
@@ -196,7 +196,7 @@ class PartitionPause:
             self._known = membership
             names = {one.name for one in membership.members}
             voters = {one.name for one in membership.voters}
-            self.partitions.set_members(names, voters, self.node.world.wall_ms())
+            self.partitions.set_members(names, voters, self.node.environment.wall_ms())
 
     def _catch_up(self) -> None:
         """Proposes a command that changes nothing: once it is applied, so is all that was committed during the pause,
@@ -244,7 +244,7 @@ class PartitionPause:
         logger.warning("Cluster recovery detected - this node serves clients again")
         self._contact += 1
         self._caught_up = False
-        self.resumed_ms = self.node.world.wall_ms()
+        self.resumed_ms = self.node.environment.wall_ms()
         for peer, talk in self._talks.items():
             self._say_resumed(peer, talk)
         self.node.member_changes.look_at_all()

@@ -108,7 +108,7 @@ class TwoNodes:
         if missing is None or missing.id not in self.lost_at or self.doubt:
             return False
         can_know = missing.id in self.places or (self.cluster.settings.trusts_refusals and self.has_served)
-        return can_know and self.cluster.world.loop.time() - self.lost_at[missing.id] < HOPE_S
+        return can_know and self.cluster.environment.loop.time() - self.lost_at[missing.id] < HOPE_S
 
     def waiting_for(self) -> dict[str, Any] | None:
         """Returns, for operators, which nodes this one needs to go on, and what to do if they do not return; None if it
@@ -157,7 +157,7 @@ class TwoNodes:
         for told in (self.trusts, self.places):
             told.pop(member_id, None)
         self._spare()
-        place = cluster.world.place()
+        place = cluster.environment.place()
         signs = {"place": None if place is None else list(place), "trusts": cluster.settings.trusts_refusals}
         cluster.peers.send(name, SIGNS_OF_LIFE, json.dumps(signs).encode())
 
@@ -172,7 +172,7 @@ class TwoNodes:
             for gone in [one for one in told if one not in known]:
                 del told[gone]
         self.trusts[member_id] = trusts
-        if place is not None and self.cluster.world.is_held(place):
+        if place is not None and self.cluster.environment.is_held(place):
             self.places[member_id] = place
         self._spare()
 
@@ -184,7 +184,7 @@ class TwoNodes:
         member_id = self.cluster.connected.get(name)
         if member_id is not None:
             self.resting.discard(member_id)
-            self.lost_at[member_id] = self.cluster.world.loop.time()
+            self.lost_at[member_id] = self.cluster.environment.loop.time()
             self._dismiss(name, member_id)
 
     def _dismiss(self, name: str, member_id: str) -> None:
@@ -206,7 +206,7 @@ class TwoNodes:
             self.say()
         place = self.places.get(missing.id)
         if place is not None and self.taken is None and self.missing is not None:
-            self.taken = cluster.world.take(place)
+            self.taken = cluster.environment.take(place)
             if self.taken is not None:
                 self._read(missing, self.taken)
 
@@ -274,7 +274,7 @@ class TwoNodes:
         other = self.other
         if other is None or other.name not in cluster.connected or not self.has_served:
             return
-        asking = cluster.world.loop.create_task(self._rest())
+        asking = cluster.environment.loop.create_task(self._rest())
         await cluster.until(lambda: asking.done() or other.name not in cluster.connected, REST_S)
         asking.cancel()
         if cluster.is_voter:

@@ -80,10 +80,10 @@ class WitnessCluster(Cluster):
 class Witness(consensus.ConsensusNode):
     """The process: links to the members, and its part in the consensus."""
 
-    def __init__(self, settings: Settings, world: Environment, cookie: bytes) -> None:
+    def __init__(self, settings: Settings, environment: Environment, cookie: bytes) -> None:
         self.settings = settings
-        self.world = world
-        self.loop: asyncio.AbstractEventLoop = world.loop
+        self.environment = environment
+        self.loop: asyncio.AbstractEventLoop = environment.loop
         self.cookie = cookie
         self.cluster: WitnessCluster | None = None
         self.counts = False  # It is a voter, and in contact with a majority.
@@ -96,8 +96,8 @@ class Witness(consensus.ConsensusNode):
 
     async def start(self) -> int:
         """Waits until the witness has a vote and a majority, and returns its port. Raises `NoStart`, `AdminError`."""
-        settings, disk = self.settings, self.world.disk
-        uuid = load_identity(disk, METADATA, self.world.random_bytes(16).hex())
+        settings, disk = self.settings, self.environment.disk
+        uuid = load_identity(disk, METADATA, self.environment.random_bytes(16).hex())
         options = PeersOptions(
             FRAME_BYTES_MAX + settings.max_message_size,
             silence_ms=settings.silence_ms,
@@ -106,9 +106,8 @@ class Witness(consensus.ConsensusNode):
         )
         tls = None if settings.cluster_tls is None else peer_tls(settings.cluster_tls)
         me = Identity(settings.node_name, bytes.fromhex(uuid))
-        self.peers = PeerLinks(
-            self.loop, me, self.cookie, self, options, tls, self.world.random_source, self.world.random_bytes
-        )
+        random_source, random_bytes = self.environment.random_source, self.environment.random_bytes
+        self.peers = PeerLinks(self.loop, me, self.cookie, self, options, tls, random_source, random_bytes)
         listener = settings.cluster_listener
         try:
             port = await self.peers.listen(listener.host, listener.port)
@@ -126,7 +125,7 @@ class Witness(consensus.ConsensusNode):
 
     async def _begin(self, member: Member, log: ConsensusLog, recovered: Recovered) -> None:
         cluster = self.cluster = WitnessCluster(
-            self.settings, self.world, self.peers, member, log, recovered, Metadata(), self
+            self.settings, self.environment, self.peers, member, log, recovered, Metadata(), self
         )
         known = cluster.raft.membership.get(member.id)
         if known is not None and known != member:
@@ -145,7 +144,7 @@ class Witness(consensus.ConsensusNode):
         self.counts = True
 
     async def _join(self, member: Member) -> None:
-        disk = self.world.disk
+        disk = self.environment.disk
         if not self.settings.join:
             raise NoStart("a witness founds no cluster: name a member's cluster port with --join HOST:PORT")
         write_note(disk, WITNESS_FILE, "yes")
@@ -187,7 +186,7 @@ class Witness(consensus.ConsensusNode):
             task.cancel()
         if hasattr(self, "peers"):
             await self.peers.close()
-        self.world.close()
+        self.environment.close()
 
     def request_stop(self) -> None:
         if not self.stopped.done():

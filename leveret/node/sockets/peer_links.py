@@ -1,7 +1,7 @@
 """The sockets between nodes: dials members, listens for them, and moves frames.
 
 `Link` (one connection) and `FailureDetector` (which links make a peer that counts) decide; this module owns sockets,
-timers and dice. What a user of it may rely on:
+timers and random numbers. What a user of it may rely on:
 
 - `on_up` and `on_down` alternate for each peer. In between, frames sent arrive in order, or `on_down` comes. A frame
   never comes from a peer that is not up, nor from an earlier session.

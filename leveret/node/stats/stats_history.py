@@ -156,11 +156,11 @@ class StatsHistory:
 
     async def _run(self) -> None:
         try:
-            await self.take(self.node.world.wall_ms() // self.interval_ms)
+            await self.take(self.node.environment.wall_ms() // self.interval_ms)
         except Exception:  # Statistics are no reason to stop a broker. The log tells why they are missing.
             logger.exception("the counters could not be sampled")
         self._task = None
-        left_ms = self.interval_ms - self.node.world.wall_ms() % self.interval_ms
+        left_ms = self.interval_ms - self.node.environment.wall_ms() % self.interval_ms
         self._timer = self.node.loop.call_later(left_ms / 1000, self._begin)
 
     # -- Sampling ------------------------------------------------------------------------------------------------
@@ -276,10 +276,10 @@ class StatsHistory:
     async def _take_exchanges(self, tick: int) -> None:
         there, slices = set(), TimeSlices()
         for vhost in list(self.node.broker.vhosts.values()):
-            async for name, passage in slices.each(list(vhost.passages.items())):
+            async for name, counters in slices.each(list(vhost.exchange_counters.items())):
                 there.add((vhost.name, name))
                 rows = self.exchanges.setdefault((vhost.name, name), [])
-                self._note(rows, OF_EXCHANGE, tick, (passage.came, passage.went))
+                self._note(rows, OF_EXCHANGE, tick, (counters.published_in, counters.published_out))
         for key in [key for key in self.exchanges if key not in there]:
             del self.exchanges[key]
 

@@ -38,7 +38,7 @@ def sockets_limit(descriptors_max: int) -> int:
     return max(int((descriptors_max - 100) * 0.9 - 2), 1)
 
 
-def doors_limit(descriptors_max: int) -> int:
+def clients_limit(descriptors_max: int) -> int:
     """Returns the greatest number of connections to the management port, which is also that to the Prometheus port:
     each a third of the descriptors that clients leave, so that files and other nodes have theirs."""
     if descriptors_max < 0:

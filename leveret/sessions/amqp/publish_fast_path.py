@@ -185,8 +185,8 @@ class PublishFastPath:
         route, count = self.route, len(contents) - before
         assert route is not None
         self.keys += [route.key] * count
-        route.passage.came += count
-        route.passage.went += count * len(route.queues)
+        route.counters.published_in += count
+        route.counters.published_out += count * len(route.queues)
         return at
 
     def _similar(self, known: dict[bytes, Shape], data: bytes, at: int, size: int) -> int:
@@ -219,9 +219,9 @@ class PublishFastPath:
                 self._switch(route.queues)
             self.contents.append(data[end:stop])
             self.keys.append(route.key)
-            passage = route.passage
-            passage.came += 1
-            passage.went += len(route.queues)
+            counters = route.counters
+            counters.published_in += 1
+            counters.published_out += len(route.queues)
             at = stop
         if at > start:
             self.arguments = self.repeat = NOTHING  # Those of an earlier message.
@@ -272,9 +272,9 @@ class PublishFastPath:
         if route.is_plain and channel.transaction is None:  # type: ignore[union-attr]
             self.contents.append(data[end:stop])
             self.keys.append(route.key)  # type: ignore[union-attr]
-            passage: ExchangeCounters = route.passage  # type: ignore[union-attr]
-            passage.came += 1
-            passage.went += len(route.queues)  # type: ignore[union-attr]
+            counters: ExchangeCounters = route.counters  # type: ignore[union-attr]
+            counters.published_in += 1
+            counters.published_out += len(route.queues)  # type: ignore[union-attr]
             if known and body_size:  # Seen twice, so it may come a third time.
                 self.repeat = data[at : body_at + 7]
                 self.repeat_skip = end - at

@@ -187,8 +187,8 @@ class Publisher:
                 del self.contents[len(self.expected) :]
             count = len(self.contents) - before
             self.keys += [route.key] * count
-            route.passage.came += count
-            route.passage.went += count * len(route.queues)
+            route.counters.published_in += count
+            route.counters.published_out += count * len(route.queues)
 
     def _take_alike(self, data: bytes, begin: int, payload: int, length: int, most: int) -> int:
         """Take all following publishes that look just like the one at `begin`. Gives where they end."""
@@ -290,8 +290,8 @@ class Publisher:
             self.expected.append(ACK_OF_QOS[packet.qos] + packet.packet_id.to_bytes(2, "big"))
             if packet.qos == 2:
                 self.phases[packet.packet_id] = Phase.UNDER_WAY
-        route.passage.came += 1
-        route.passage.went += len(route.queues)
+        route.counters.published_in += 1
+        route.counters.published_out += len(route.queues)
 
     def _topic(self, packet: Publish) -> bytes:
         """The topic that the packet names, by its alias if need be."""

@@ -284,8 +284,8 @@ MIRRORED: Final = (
     _mirrored(
         "confirms when a block leaves the master",
         "MirrorManager.submit",
-        "mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_posts())",
-        "mirror.add_block(block.number, batch, [], queue.take_posts())\n"
+        "mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_due_confirms())",
+        "mirror.add_block(block.number, batch, [], queue.take_due_confirms())\n"
         "[pending.on_safe() for pending in queue.take_awaiting()]",
     ),
     _mirrored(
@@ -333,9 +333,9 @@ MIRRORED: Final = (
     _mirrored(
         "mirrors are not told what was delivered",
         "MirrorManager.submit",
-        "mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_posts())",
+        "mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_due_confirms())",
         "block.delivered_through = 0\n"
-        "mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_posts())",
+        "mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_due_confirms())",
         first=7,
     ),
     _mirrored(

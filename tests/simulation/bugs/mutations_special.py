@@ -53,9 +53,9 @@ SPECIAL: Final = (
         "what is not committed is read",
         3,
         "MirrorManager.submit",
-        "mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_posts())",
+        "mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_due_confirms())",
         "if batch is not None:\n    queue.on_logged(batch)\n"
-        "mirror.add_block(block.number, None, queue.take_awaiting(), queue.take_posts())",
+        "mirror.add_block(block.number, None, queue.take_awaiting(), queue.take_due_confirms())",
         first=8,
         mirrored=True,
     ),

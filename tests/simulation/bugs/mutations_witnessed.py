@@ -21,12 +21,12 @@ WITNESSED: Final = (
         "a witness votes without syncing",
         2,
         "Witness.__init__",
-        "self.world = world",
+        "self.environment = environment",
         "class Hasty:\n"
-        "    def __getattr__(self, name, disk=world.disk):\n"
+        "    def __getattr__(self, name, disk=environment.disk):\n"
         "        return (lambda path: None) if name == 'sync' else getattr(disk, name)\n"
-        "self.world = world\n"
-        "world.disk = Hasty()",
+        "self.environment = environment\n"
+        "environment.disk = Hasty()",
         first=1,
         mirrored=True,
         witnessed=True,

@@ -84,17 +84,17 @@ def test_bytes_arrive_in_order_and_once(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_stood_still_goes_on_in_order(seed: int) -> None:
-    pair, dice = Pair(seed), random.Random(seed)
+    pair, rng = Pair(seed), random.Random(seed)
     pair.connect()
     sent = b""
     for _ in range(30):
-        piece = dice.randbytes(dice.randrange(1, 2_000))
+        piece = rng.randbytes(rng.randrange(1, 2_000))
         sent += piece
         pair.a.transport.write(piece)
-        if dice.random() < 0.3:
+        if rng.random() < 0.3:
             pair.network.cut("a", "b")
-        pair.run(dice.random() * 0.01)
-        if dice.random() < 0.3:
+        pair.run(rng.random() * 0.01)
+        if rng.random() < 0.3:
             pair.network.mend([("a", "b")])
     pair.network.heal()
     pair.run(60.0)

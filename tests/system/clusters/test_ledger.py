@@ -24,9 +24,9 @@ LOST = (pika.exceptions.AMQPError, OSError)
 class Publisher(threading.Thread):
     """Publishes numbers to one queue, each until it is confirmed."""
 
-    def __init__(self, name: str, queue: str, nodes: Cluster, stop: threading.Event, dice: random.Random) -> None:
+    def __init__(self, name: str, queue: str, nodes: Cluster, stop: threading.Event, rng: random.Random) -> None:
         super().__init__(name=name)
-        self.queue, self.nodes, self.halt, self.dice = queue, nodes, stop, dice
+        self.queue, self.nodes, self.halt, self.rng = queue, nodes, stop, rng
         self.confirmed: list[int] = []
         self.failure: BaseException | None = None
 
@@ -34,7 +34,7 @@ class Publisher(threading.Thread):
         try:
             while not self.halt.is_set():
                 try:
-                    self._publish(connect(self.dice.choice(self.nodes.nodes)))
+                    self._publish(connect(self.rng.choice(self.nodes.nodes)))
                 except LOST:
                     self.halt.wait(0.1)
         except BaseException as error:
@@ -57,9 +57,9 @@ class Publisher(threading.Thread):
 class Reader(threading.Thread):
     """Consumes one queue, and notes what it sees."""
 
-    def __init__(self, queue: str, nodes: Cluster, stop: threading.Event, dice: random.Random) -> None:
+    def __init__(self, queue: str, nodes: Cluster, stop: threading.Event, rng: random.Random) -> None:
         super().__init__(name=f"reader of {queue}")
-        self.queue, self.nodes, self.halt, self.dice = queue, nodes, stop, dice
+        self.queue, self.nodes, self.halt, self.rng = queue, nodes, stop, rng
         self.seen: dict[str, dict[int, None]] = {}
         self.deliveries = 0
         self.failure: BaseException | None = None
@@ -68,7 +68,7 @@ class Reader(threading.Thread):
         try:
             while not self.halt.is_set():
                 try:
-                    self._consume(connect(self.dice.choice(self.nodes.nodes)))
+                    self._consume(connect(self.rng.choice(self.nodes.nodes)))
                 except LOST:
                     self.halt.wait(0.1)
         except BaseException as error:
@@ -102,21 +102,21 @@ def connect(node: Member) -> Any:
 def test_nothing_confirmed_is_lost(nodes: Cluster, name: str) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     queues = [f"{name}-{number}" for number in range(3)]
     for node, queue in zip(nodes, queues, strict=True):
         node.channel().queue_declare(queue, durable=True)
     stop_publishing, stop = threading.Event(), threading.Event()
     publishers = [
-        Publisher(f"p{number}", queues[number % 3], nodes, stop_publishing, random.Random(dice.random()))
+        Publisher(f"p{number}", queues[number % 3], nodes, stop_publishing, random.Random(rng.random()))
         for number in range(6)
     ]
-    readers = [Reader(queue, nodes, stop, random.Random(dice.random())) for queue in queues]
+    readers = [Reader(queue, nodes, stop, random.Random(rng.random())) for queue in queues]
     threads: list[Publisher | Reader] = [*publishers, *readers]
     for thread in threads:
         thread.start()
     try:
-        torment(nodes, dice, lambda: any(thread.failure for thread in threads))
+        torment(nodes, rng, lambda: any(thread.failure for thread in threads))
         nodes.mend()
         stop_publishing.set()
         for publisher in publishers:
@@ -150,19 +150,19 @@ def test_nothing_confirmed_is_lost(nodes: Cluster, name: str) -> None:
     assert total > 500
 
 
-def torment(nodes: Cluster, dice: random.Random, is_over: Callable[[], bool]) -> None:
+def torment(nodes: Cluster, rng: random.Random, is_over: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SECONDS
     pause = threading.Event()
     while time.monotonic() < deadline and not is_over():
-        victims = dice.sample(nodes.nodes, 2 if dice.random() < 0.15 else 1)
+        victims = rng.sample(nodes.nodes, 2 if rng.random() < 0.15 else 1)
         for node in victims:
-            if dice.random() < 0.25:
+            if rng.random() < 0.25:
                 node.freeze()
-            elif dice.random() < 0.25:
+            elif rng.random() < 0.25:
                 node.stop()
             else:
                 node.kill()
-        pause.wait(dice.choice((0.0, 0.3, 1.5)))
+        pause.wait(rng.choice((0.0, 0.3, 1.5)))
         for node in victims:
             if node.frozen:
                 node.thaw()
@@ -171,5 +171,5 @@ def torment(nodes: Cluster, dice: random.Random, is_over: Callable[[], bool]) ->
         for node in victims:
             if node.fresh:
                 node.wait_until_ready()
-        pause.wait(dice.choice((0.1, 0.5, 2.0)))
+        pause.wait(rng.choice((0.1, 0.5, 2.0)))
 

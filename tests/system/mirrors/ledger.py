@@ -270,9 +270,9 @@ class Reader(Client):
 class Ledger:
     """Clients for some queues at all nodes of a cluster."""
 
-    def __init__(self, nodes: Cluster, dice: random.Random) -> None:
+    def __init__(self, nodes: Cluster, rng: random.Random) -> None:
         self.nodes = nodes
-        self.dice = dice
+        self.rng = rng
         self.books: list[Book] = []
         self.publishers: list[Publisher] = []
         self.readers: list[Reader] = []
@@ -288,19 +288,19 @@ class Ledger:
         number = len(self.books)
         choice = at or self.nodes.nodes
 
-        def pick(dice: random.Random) -> Callable[[], Member]:
-            return lambda: dice.choice(choice)
+        def pick(rng: random.Random) -> Callable[[], Member]:
+            return lambda: rng.choice(choice)
 
         for one in range(publishers):
-            publisher = kind(book, f"p{number}{'abcdef'[one]}", pick(self._dice()), self.stop_publishing)
+            publisher = kind(book, f"p{number}{'abcdef'[one]}", pick(self._rng()), self.stop_publishing)
             publisher.window, publisher.persistent, publisher.pause_s = window, persistent, pause_s
             self.publishers.append(publisher)
         for one in range(readers):
-            self.readers.append(Reader(book, f"r{number}{'abcdef'[one]}", pick(self._dice()), self.stop_reading))
+            self.readers.append(Reader(book, f"r{number}{'abcdef'[one]}", pick(self._rng()), self.stop_reading))
         return book
 
-    def _dice(self) -> random.Random:
-        return random.Random(self.dice.random())
+    def _rng(self) -> random.Random:
+        return random.Random(self.rng.random())
 
     @property
     def clients(self) -> list[Client]:

@@ -43,7 +43,7 @@ def config(ticktime_s: int) -> str:
     return f"net_ticktime = {ticktime_s}\ncluster.operation_timeout = {max(2, ticktime_s) * 1000}"
 
 
-def torment(nodes: Cluster, dice: random.Random, seconds: float, ledger: Ledger, note: Note) -> int:
+def torment(nodes: Cluster, rng: random.Random, seconds: float, ledger: Ledger, note: Note) -> int:
     """Do something to a node or two, mend it, and again. How often."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()
@@ -51,22 +51,22 @@ def torment(nodes: Cluster, dice: random.Random, seconds: float, ledger: Ledger,
     while time.monotonic() < deadline:
         ledger.check_so_far()
         faults += 1
-        if isinstance(nodes, Archipelago) and dice.random() < 0.25:
-            note(cut(nodes.network, dice))
-            pause.wait(dice.choice((0.3, 2.0, 6.0)))
+        if isinstance(nodes, Archipelago) and rng.random() < 0.25:
+            note(cut(nodes.network, rng))
+            pause.wait(rng.choice((0.3, 2.0, 6.0)))
             note("heal")
             nodes.network.heal()
         else:
-            _strike(nodes, dice, pause, note)
-        pause.wait(dice.choice((0.0, 0.2, 1.0, 3.0, 6.0)))
+            _strike(nodes, rng, pause, note)
+        pause.wait(rng.choice((0.0, 0.2, 1.0, 3.0, 6.0)))
     return faults
 
 
-def _strike(nodes: Cluster, dice: random.Random, pause: threading.Event, note: Note) -> None:
+def _strike(nodes: Cluster, rng: random.Random, pause: threading.Event, note: Note) -> None:
     """Have some nodes die, stop or stand still for a while."""
-    victims = dice.sample(nodes.nodes, 1 if dice.random() < 0.8 else dice.randrange(2, len(nodes) + 1))
+    victims = rng.sample(nodes.nodes, 1 if rng.random() < 0.8 else rng.randrange(2, len(nodes) + 1))
     for node in victims:
-        what = dice.choice(("kill", "kill", "freeze", "stop"))
+        what = rng.choice(("kill", "kill", "freeze", "stop"))
         note(f"{what} {node.name}")
         if what == "kill":
             node.kill()
@@ -74,16 +74,16 @@ def _strike(nodes: Cluster, dice: random.Random, pause: threading.Event, note: N
             node.freeze()
         else:
             node.stop()
-        pause.wait(dice.choice((0.0, 0.0, 0.2)))
-    pause.wait(dice.choice((0.0, 0.3, 1.5, 2.5, 6.0)))
-    dice.shuffle(victims)
+        pause.wait(rng.choice((0.0, 0.0, 0.2)))
+    pause.wait(rng.choice((0.0, 0.3, 1.5, 2.5, 6.0)))
+    rng.shuffle(victims)
     for node in victims:
         note(f"{'thaw' if node.frozen else 'start'} {node.name}")
         if node.frozen:
             node.thaw()
         else:
             node.spawn()
-        pause.wait(dice.choice((0.0, 0.0, 0.5)))
+        pause.wait(rng.choice((0.0, 0.0, 0.5)))
     for node in victims:
         if node.fresh:
             node.wait_until_ready()
@@ -94,10 +94,10 @@ def soak(
     pause_s: float = 0.0,
 ) -> Ledger:  # fmt: skip
     """The books. Raises AssertionError."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     mirror(nodes[0], f"{prefix}-all")
     mirror(nodes[0], f"{prefix}-two", "exactly", 2)
-    ledger = Ledger(nodes, dice)
+    ledger = Ledger(nodes, rng)
     queues = [f"{prefix}-{mode}-{number}" for mode in ("all", "two") for number in range(3)]
     for number, queue in enumerate([*queues, f"{prefix}{PLAIN}"]):
         declare(nodes[number % len(nodes)], queue)
@@ -110,7 +110,7 @@ def soak(
     queues += [f"{prefix}{PLAIN}", rejecting, named]
     with ledger:
         ledger.await_progress(50)
-        faults = torment(nodes, dice, seconds, ledger, note)
+        faults = torment(nodes, rng, seconds, ledger, note)
         note(f"mend, after {faults} faults")
         nodes.mend()
         ledger.await_progress(50)

@@ -75,8 +75,8 @@ def test_ledger(start: Start) -> None:
     once a publish that came after it was confirmed, since confirms follow the disk.
     """
     seed = int(os.environ.get("LEDGER_SEED") or random.randrange(1 << 32))
-    dice = random.Random(seed)
-    print(f"the same dice again: LEDGER_SEED={seed} python -m pytest {__file__} -k ledger")
+    rng = random.Random(seed)
+    print(f"the same rng again: LEDGER_SEED={seed} python -m pytest {__file__} -k ledger")
     server = start("segment_bytes = 64KB\n")  # Small, so that segments end, get sparse and go away meanwhile.
     channel = server.channel(confirms=True)
     channel.queue_declare("q", durable=True)
@@ -89,9 +89,9 @@ def test_ledger(start: Start) -> None:
     for _ in range(6):
         publisher = Publisher(server.port, first)
         publisher.start()
-        publisher.wait_for(first + dice.randrange(300, 1500))
-        consume_some(server, dice, acked, settled, delivered)
-        publisher.wait_for(publisher.confirmed + dice.randrange(1, 300))
+        publisher.wait_for(first + rng.randrange(300, 1500))
+        consume_some(server, rng, acked, settled, delivered)
+        publisher.wait_for(publisher.confirmed + rng.randrange(1, 300))
         server.kill()
         publisher.join()
         confirmed |= set(range(first, publisher.confirmed + 1)) | publisher.singles
@@ -106,17 +106,17 @@ def test_ledger(start: Start) -> None:
 
 
 def consume_some(
-    server: Server, dice: random.Random, acked: set[int], settled: set[int], delivered: set[int]
+    server: Server, rng: random.Random, acked: set[int], settled: set[int], delivered: set[int]
 ) -> None:
     """Take some, acknowledge a part in a random way, make sure of it by a confirmed publish, then ack some more."""
     channel = server.channel(confirms=True)
     channel.queue_declare("marks", durable=True)
     channel.basic_qos(prefetch_count=400)
-    taken = Consumer(channel, "q").take(dice.randrange(100, 400))
+    taken = Consumer(channel, "q").take(rng.randrange(100, 400))
     delivered |= {int(body) for _, _, body in taken}
     mine: set[int] = set()
     for method, _, body in taken[: len(taken) * 2 // 3]:
-        if dice.random() < 0.7:
+        if rng.random() < 0.7:
             channel.basic_ack(method.delivery_tag)
             mine.add(int(body))
     acked |= mine
@@ -423,8 +423,8 @@ def test_priorities_outlive_a_crash(start: Start) -> None:
     channel, confirming = connection.channel(), connection.channel()
     confirming.confirm_delivery()
     channel.queue_declare("q", durable=True, arguments={"x-max-priority": 10})
-    dice = random.Random(1)
-    levels = [dice.randrange(13) for _ in range(600)]
+    rng = random.Random(1)
+    levels = [rng.randrange(13) for _ in range(600)]
     for number, level in enumerate(levels):
         properties = pika.BasicProperties(delivery_mode=2, priority=level)
         channel.basic_publish("", "q", b"%d" % number + b" " * 1_000, properties)

@@ -38,11 +38,11 @@ def set_strategy(nodes: Archipelago, strategy: str) -> None:
     nodes[0].control("set_partition_handling", strategy=strategy, **more)
 
 
-def cut(network: Network, dice: random.Random) -> str:
+def cut(network: Network, rng: random.Random) -> str:
     """Some links, in one of the ways in which networks part. What was done."""
     numbers = list(range(1, network.size + 1))
-    one, other = dice.sample(numbers, 2)
-    way = dice.choice(("one", "one", "one", "pair", "way", "deaf", "mute", "all"))
+    one, other = rng.sample(numbers, 2)
+    way = rng.choice(("one", "one", "one", "pair", "way", "deaf", "mute", "all"))
     if way == "one":
         network.part([one])
         return f"n{one} is cut off"
@@ -62,32 +62,32 @@ def cut(network: Network, dice: random.Random) -> str:
     return f"n{one} is {way}"
 
 
-def torment(nodes: Archipelago, dice: random.Random, seconds: float, ledger: Ledger, note: Note) -> None:
+def torment(nodes: Archipelago, rng: random.Random, seconds: float, ledger: Ledger, note: Note) -> None:
     """Cut something, heal it, and again; now and then a node dies meanwhile."""
     network = nodes.network
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while time.monotonic() < deadline:
         ledger.check_so_far()
-        note(cut(network, dice))
-        pause.wait(dice.choice((0.3, 1.5, 3.0, 5.0)))
-        if dice.random() < 0.25:
-            note(cut(network, dice))
-            pause.wait(dice.choice((0.3, 2.0)))
-        victim = dice.choice(nodes.nodes) if dice.random() < 0.25 else None
+        note(cut(network, rng))
+        pause.wait(rng.choice((0.3, 1.5, 3.0, 5.0)))
+        if rng.random() < 0.25:
+            note(cut(network, rng))
+            pause.wait(rng.choice((0.3, 2.0)))
+        victim = rng.choice(nodes.nodes) if rng.random() < 0.25 else None
         if victim is not None:
             note(f"kill {victim.name}")
             victim.kill()
-        if dice.random() < 0.5 or victim is None:
+        if rng.random() < 0.5 or victim is None:
             note("heal")
             network.heal()
         if victim is not None:
-            pause.wait(dice.choice((0.0, 1.0)))
+            pause.wait(rng.choice((0.0, 1.0)))
             note(f"start {victim.name}")
             network.heal()
             victim.spawn()
             victim.wait_until_ready()
-        pause.wait(dice.choice((0.2, 1.0, 3.0)))
+        pause.wait(rng.choice((0.2, 1.0, 3.0)))
 
 
 def spooled(node: Member) -> int:
@@ -99,17 +99,17 @@ def soak(
     nodes: Archipelago, strategy: str, seed: int, seconds: float, prefix: str = "part", note: Note = lambda text: None
 ) -> int:
     """How many messages were confirmed. Raises AssertionError."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     set_strategy(nodes, strategy)
     mirror(nodes[0], f"{prefix}-all")
-    ledger = Ledger(nodes, dice)
+    ledger = Ledger(nodes, rng)
     queues = [f"{prefix}-{kind}-{number}" for kind in ("all", "plain") for number in range(len(nodes))]
     for number, queue in enumerate(queues):
         declare(nodes[number % len(nodes)], queue)
         ledger.add(queue, publishers=1, window=10)
     with ledger:
         ledger.await_progress(30)
-        torment(nodes, dice, seconds, ledger, note)
+        torment(nodes, rng, seconds, ledger, note)
         note("mend")
         nodes.network.heal()
         nodes.mend()

@@ -6,8 +6,8 @@ from leveret.base.random_numbers import RandomNumbers
 
 
 def drawn(seed: int, count: int, times: int) -> list[int]:
-    dice = RandomNumbers(lambda: seed)
-    return [dice.draw(count) for _ in range(times)]
+    rng = RandomNumbers(lambda: seed)
+    return [rng.draw(count) for _ in range(times)]
 
 
 def test_one_seed_one_row() -> None:
@@ -27,8 +27,8 @@ def test_the_seed_is_asked_for_once_and_late() -> None:
         asked.append(1)
         return -1
 
-    dice = RandomNumbers(seed)
+    rng = RandomNumbers(seed)
     assert not asked
-    dice.draw(2)
-    dice.draw(2)
+    rng.draw(2)
+    rng.draw(2)
     assert asked == [1]

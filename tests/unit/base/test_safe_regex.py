@@ -120,16 +120,16 @@ def test_case_and_the_whole_text() -> None:
     assert not compiled("a|ab", whole=True).finds("abc")
 
 
-def _made(dice: random.Random, depth: int) -> str:
-    kind = dice.choice("lllcsgbrkn^$w" if depth else "llc")
+def _made(rng: random.Random, depth: int) -> str:
+    kind = rng.choice("lllcsgbrkn^$w" if depth else "llc")
 
     def inner() -> str:
-        return _made(dice, depth - 1)
+        return _made(rng, depth - 1)
 
     if kind == "l":
-        return dice.choice("abA.")
+        return rng.choice("abA.")
     if kind == "c":
-        return dice.choice(["[ab]", "[^a]", r"\w", "[a-b]"])
+        return rng.choice(["[ab]", "[^a]", r"\w", "[a-b]"])
     if kind == "s":
         return inner() + inner()
     if kind == "g":
@@ -137,7 +137,7 @@ def _made(dice: random.Random, depth: int) -> str:
     if kind == "b":
         return f"(?:{inner()}|{inner()})"
     if kind == "r":
-        return f"(?:{inner()}){dice.choice(['*', '+', '?', '{2}', '{1,3}', '*?', '{2,}'])}"
+        return f"(?:{inner()}){rng.choice(['*', '+', '?', '{2}', '{1,3}', '*?', '{2,}'])}"
     if kind == "k":
         return f"(?={inner()})"
     if kind == "n":
@@ -147,17 +147,17 @@ def _made(dice: random.Random, depth: int) -> str:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_machine_finds_what_re_finds(seed: int) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     asked = 0
     for _ in range(1_500):
-        pattern = _made(dice, 4)
-        flags = dice.choice([0, re.IGNORECASE])
+        pattern = _made(rng, 4)
+        flags = rng.choice([0, re.IGNORECASE])
         try:
             machines = [safe_regex._Machine(_parser.parse(pattern, flags), whole) for whole in (False, True)]
         except BadPattern:
             continue
         for _ in range(6):
-            text = "".join(dice.choice("abAB!") for _ in range(dice.randrange(9)))
+            text = "".join(rng.choice("abAB!") for _ in range(rng.randrange(9)))
             expected = re.compile(pattern, flags)
             assert machines[0].finds(text) == (expected.search(text) is not None), (pattern, text)
             assert machines[1].finds(text) == (expected.fullmatch(text) is not None), (pattern, text)

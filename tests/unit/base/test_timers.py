@@ -26,13 +26,13 @@ def test_a_time_can_be_moved_and_cleared() -> None:
 
 
 def test_against_a_plain_dictionary() -> None:
-    dice = random.Random(7)
+    rng = random.Random(7)
     timers: Timers[int] = Timers()
     model: dict[int, int] = {}
     now = 0
     for _ in range(20_000):
-        sleeper, at = dice.randrange(50), now + dice.randrange(1, 200)
-        action = dice.randrange(4)
+        sleeper, at = rng.randrange(50), now + rng.randrange(1, 200)
+        action = rng.randrange(4)
         if action == 0:
             timers.clear(sleeper)
             model.pop(sleeper, None)
@@ -43,7 +43,7 @@ def test_against_a_plain_dictionary() -> None:
             timers.set(sleeper, at)
             model[sleeper] = min(at, model.get(sleeper, at))
         else:
-            now += dice.randrange(20)
+            now += rng.randrange(20)
             due = {one for one, when in model.items() if when <= now}
             assert set(timers.due(now)) == due
             for one in due:

@@ -107,12 +107,12 @@ def test_what_does_not_fit_is_no_sheet(at: int, value: bytes, text: str) -> None
 
 def test_damaged_sheets_never_surprise() -> None:
     """Whatever a byte is turned into, it is a sheet whose messages can be gone through, or none."""
-    dice = random.Random(5)
+    rng = random.Random(5)
     good = joined([part(1, [b"a", b"bb"], times=[(0, 1), (1, 2)]), part(9, [b"c"], OTHER)], 10)
     refused = 0
     for _ in range(3_000):
         data = bytearray(good)
-        data[dice.randrange(HEAD.size + 100)] = dice.randrange(256)
+        data[rng.randrange(HEAD.size + 100)] = rng.randrange(256)
         try:
             sheet = decode(data)
         except BadSheet:

@@ -91,20 +91,20 @@ def test_alike(scripted: Scripted) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_any_mixture_in_any_pieces(scripted: Scripted, seed: int) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     data, with_time = b"", 0
     for tag in range(1, 101):
-        kind = dice.choice(("usual", "usual", "usual", "other key", "other size", "empty", "foreign", "frames", "beat"))
+        kind = rng.choice(("usual", "usual", "usual", "other key", "other size", "empty", "foreign", "frames", "beat"))
         if kind == "beat":
             data += amqp.frame(amqp.HEARTBEAT, b"", 0)
         body = {"other size": stamped(50), "empty": b"", "foreign": bytes(100)}.get(kind, stamped())
         key = "another" if kind == "other key" else "q"
-        data += delivery(tag, body, key, dice.random() < 0.3, 4096 if kind != "frames" else 60)
+        data += delivery(tag, body, key, rng.random() < 0.3, 4096 if kind != "frames" else 60)
         with_time += kind not in ("empty", "foreign")
     one = consumer(scripted)
     rest, at = b"", 0
     while at < len(data):
-        size = dice.choice((1, 10, 200, 5_000))
+        size = rng.choice((1, 10, 200, 5_000))
         rest = one.on_data(rest + data[at : at + size])
         at += size
     assert (rest, one.received, one.latency.count) == (b"", 100, with_time)

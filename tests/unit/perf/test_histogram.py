@@ -18,8 +18,8 @@ def test_small_values_are_exact() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_large_values_are_nearly_exact(seed: int) -> None:
-    dice = random.Random(seed)
-    values = sorted(int(dice.expovariate(1e-7)) for _ in range(5_000))
+    rng = random.Random(seed)
+    values = sorted(int(rng.expovariate(1e-7)) for _ in range(5_000))
     histogram = Histogram()
     for value in values:
         histogram.add(value)

@@ -55,15 +55,15 @@ def test_latencies_are_those_of_the_batch() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_any_mixture_of_confirms(seed: int) -> None:
     """Against a set of numbers."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     confirms, sent, told = Confirms(), 0, set[int]()
     for now in range(200):
-        if dice.random() < 0.4 or len(told) == sent:
-            count = dice.randint(1, 10)
+        if rng.random() < 0.4 or len(told) == sent:
+            count = rng.randint(1, 10)
             confirms.begin(count, now)
             sent += count
         else:
-            tag, multiple = dice.randint(1, sent), dice.random() < 0.3
+            tag, multiple = rng.randint(1, sent), rng.random() < 0.3
             told |= set(range(1, tag + 1)) if multiple else {tag}
             confirms.on_told(tag, multiple, False, now)
         assert confirms.count == confirms.latency.count == len(told)

@@ -133,12 +133,12 @@ def test_cut_off(frame: Frame) -> None:
 
 
 def test_random_bytes_are_never_anything_but_a_bad_frame() -> None:
-    dice = random.Random(1)
+    rng = random.Random(1)
     wrong = 0
     for _ in range(4_000):
-        data = bytearray(encoded(dice.choice(FRAMES)))
-        for _ in range(dice.randint(1, 3)):
-            data[dice.randrange(len(data))] = dice.randrange(256)
+        data = bytearray(encoded(rng.choice(FRAMES)))
+        for _ in range(rng.randint(1, 3)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
         try:
             for _, frame in Unpacker().feed(bytes(data)):
                 plain(frame)

@@ -1,4 +1,4 @@
-"""Commands that show and change how a node runs: its log, its limits, its doors, where it is."""
+"""Commands that show and change how a node runs: its log, its limits, its listeners, where it is."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def set_disk_free_limit(session: Session, given: Given) -> Output:
     return None
 
 
-# -- Doors ---------------------------------------------------------------------------------------------------------
+# -- Listeners ---------------------------------------------------------------------------------------------------------
 
 
 def suspend_listeners(session: Session, given: Given) -> Output:

@@ -121,7 +121,7 @@ class HealthHandlers(Handlers):
         self.rights.check(request)
         return _fine()
 
-    # -- Its doors -----------------------------------------------------------------------------------------------
+    # -- Listeners -----------------------------------------------------------------------------------------------
 
     async def port(self, request: Request) -> Response:
         self.rights.check(request)

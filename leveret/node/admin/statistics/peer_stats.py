@@ -188,10 +188,10 @@ async def local_exchange_stats(control: Control, vhost: str, names: list[str], p
     windows, slices, found = Windows.asked(control, past), TimeSlices(), {}
     there = control.node.broker.vhosts.get(vhost)
     for name in names if there is not None else ():
-        passage = there.passages.get(name)  # type: ignore[union-attr]
-        if passage is not None and passage.came:
+        counters = there.exchange_counters.get(name)  # type: ignore[union-attr]
+        if counters is not None and counters.published_in:
             history = ObjectHistory(samples, s.OF_EXCHANGE, samples.exchanges.get((vhost, name)))
-            values = {"publish_in": passage.came, "publish_out": passage.went}
+            values = {"publish_in": counters.published_in, "publish_out": counters.published_out}
             found[name] = queue_rows.message_stats(values, history, s.EXCHANGE, windows.messages)
         if slices.is_over():
             await slices.rest()

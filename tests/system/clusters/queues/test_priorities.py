@@ -15,8 +15,8 @@ def test_the_next_master_goes_on_in_order(nodes: Cluster, name: str) -> None:
     one, other = nodes.others(owner)
     channel = owner.channel(confirms=True)
     channel.queue_declare(name, durable=True, arguments={"x-max-priority": 5, "ha-mirror-queues": True})
-    dice = Random(5)
-    levels = [dice.randrange(7) for _ in range(200)]
+    rng = Random(5)
+    levels = [rng.randrange(7) for _ in range(200)]
     for number, level in enumerate(levels):
         channel.basic_publish("", name, b"%d" % number, pika.BasicProperties(delivery_mode=2, priority=level))
     order = sorted(range(200), key=lambda number: (-min(levels[number], 5), number))

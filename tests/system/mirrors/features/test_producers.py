@@ -22,14 +22,14 @@ class Sending:
     def __init__(self, exchange: str, name: str) -> None:
         self.exchange = exchange
         self.name = name
-        self.dice = random.Random(name)
+        self.rng = random.Random(name)
         self.safe = 0
         self.connections = self.sent = 0
 
     def attempt(self, node: Member, through: int, then: Callable[[], object] | None = None) -> None:
         """Send all up to a number by a connection to this node, from some way back on. When half of it is under way,
         `then` something happens. Ends with the first refusal, with the connection, or when all is confirmed."""
-        base = max(0, self.safe - self.dice.randrange(BACK_MAX))
+        base = max(0, self.safe - self.rng.randrange(BACK_MAX))
         frames = [publish_frames(self.exchange, "", b"%d" % number, True) for number in range(base + 1, through + 1)]
         self.connections, self.sent = self.connections + 1, self.sent + len(frames)
         with RawClient(node.port) as client:
@@ -75,7 +75,7 @@ def test_the_master_is_killed_while_batches_are_sent_again(nodes: Cluster, name:
     others = nodes.others(lost)
     sending.attempt(others[1], TOTAL // 2, lost.kill)
     while sending.safe < TOTAL // 2:
-        sending.attempt(sending.dice.choice(others), TOTAL // 2)
+        sending.attempt(sending.rng.choice(others), TOTAL // 2)
     nodes.start()
     for queue in queues:
         await_in_sync(others[0], queue, nodes)
@@ -83,7 +83,7 @@ def test_the_master_is_killed_while_batches_are_sent_again(nodes: Cluster, name:
     sending.attempt(second, TOTAL, second.kill)
     rest = nodes.others(second)
     while sending.safe < TOTAL:
-        sending.attempt(sending.dice.choice(rest), TOTAL)
+        sending.attempt(sending.rng.choice(rest), TOTAL)
     assert sending.connections >= 3 and sending.sent > TOTAL
     for queue in queues:
         await_master(rest[0], queue, rest)

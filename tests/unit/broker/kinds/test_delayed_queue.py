@@ -382,30 +382,30 @@ def test_what_cannot_be_read_keeps_nobody_else_back(world: DelayWorld, client: C
 @pytest.mark.parametrize("seed", range(20))
 def test_at_random(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is read when, forgotten or restarted: all come, once, and not before they are due."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     for name, most in (("ROUND_MESSAGES", 5), ("FILL_MESSAGES", 7), ("AHEAD_MESSAGES", 20), ("UNDER_WAY_MAX", 8)):
-        monkeypatch.setattr(delayed_queue, name, dice.randint(1, most))
-    monkeypatch.setattr(delayed_queue, "AHEAD_BYTES", dice.choice((1, 500, 1 << 20)))
-    monkeypatch.setattr(delayed_queue, "ROUND_BYTES", dice.choice((1, 100, 1 << 20)))
-    options: dict[str, Any] = {"content_bytes_max": dice.choice((0, 500, 1 << 40))}
+        monkeypatch.setattr(delayed_queue, name, rng.randint(1, most))
+    monkeypatch.setattr(delayed_queue, "AHEAD_BYTES", rng.choice((1, 500, 1 << 20)))
+    monkeypatch.setattr(delayed_queue, "ROUND_BYTES", rng.choice((1, 100, 1 << 20)))
+    options: dict[str, Any] = {"content_bytes_max": rng.choice((0, 500, 1 << 40))}
     world = DelayWorld(**options)
     client = set_up(world)
     due: dict[bytes, int] = {}
     came: dict[bytes, int] = {}
     at_ms = 0
     for step in range(60):
-        world.holds_loads, world.load_messages_max = dice.random() < 0.3, dice.randint(1, 10)
-        for number in range(dice.choice((0, 0, 1, 10))):
-            delay = dice.choice((1, 50, 2_000, AHEAD_MS, 3 * AHEAD_MS)) + dice.randint(0, 5)
+        world.holds_loads, world.load_messages_max = rng.random() < 0.3, rng.randint(1, 10)
+        for number in range(rng.choice((0, 0, 1, 10))):
+            delay = rng.choice((1, 50, 2_000, AHEAD_MS, 3 * AHEAD_MS)) + rng.randint(0, 5)
             due[b"%d-%d" % (step, number)] = at_ms + delay
             send(client, b"%d-%d" % (step, number), delay)
-        if dice.random() < 0.1:
+        if rng.random() < 0.1:
             world.holds_loads = False
             world.turn()
             world = DelayWorld(world, **options)
             world.turn()
             client = world.client()
-        at_ms += dice.choice((0, 1, 30, 1_000, 20_000))
+        at_ms += rng.choice((0, 1, 30, 1_000, 20_000))
         world.at(at_ms)
         came.update((body, at_ms) for body in waiting(client) if body not in came or pytest.fail(f"{body!r} twice"))
     world.holds_loads = False

@@ -121,8 +121,8 @@ def test_the_next_master_hands_out_in_the_same_order() -> None:
 @pytest.mark.parametrize("prefetch", [1, 3, 100])
 def test_what_was_delivered_is_marked_and_little_else(prefetch: int) -> None:
     rings, number, queue = a_ring()
-    dice = Random(prefetch)
-    fill(rings, queue, *(dice.randrange(6) for _ in range(1_000)))
+    rng = Random(prefetch)
+    fill(rings, queue, *(rng.randrange(6) for _ in range(1_000)))
     reader = Reader(queue, prefetch)
     queue.add_consumer(reader)
     rings.run()
@@ -137,13 +137,13 @@ def test_what_was_delivered_is_marked_and_little_else(prefetch: int) -> None:
 def test_nothing_is_handed_out_that_the_mirrors_do_not_know_to_be(step: int) -> None:
     """The frames of one turn are lost with the master, wherever it is in its work."""
     rings, number, queue = a_ring()
-    dice = Random(step)
-    fill(rings, queue, *(dice.randrange(4) for _ in range(60)))
+    rng = Random(step)
+    fill(rings, queue, *(rng.randrange(4) for _ in range(60)))
     reader = Reader(queue, 20)
     queue.add_consumer(reader)
     for turn in range(step):
         if turn % 4 == 1:  # More important than all that is claimed.
-            put(queue, *(content(b"new", dice.randrange(6)) for _ in range(5)))
+            put(queue, *(content(b"new", rng.randrange(6)) for _ in range(5)))
         for name in (ONE, TWO, THREE):
             rings._turn(rings.servers[name])
         if rings.frames:
@@ -160,8 +160,8 @@ def test_nothing_is_handed_out_that_the_mirrors_do_not_know_to_be(step: int) -> 
 
 def test_fast_consumers_are_not_held_up_for_long() -> None:
     rings, _, queue = a_ring()
-    dice = Random(1)
-    fill(rings, queue, *(dice.randrange(6) for _ in range(5_000)))
+    rng = Random(1)
+    fill(rings, queue, *(rng.randrange(6) for _ in range(5_000)))
     reader = Reader(queue, 1 << 20)
     queue.add_consumer(reader)
     blocks = queue.number

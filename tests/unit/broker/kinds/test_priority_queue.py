@@ -263,10 +263,10 @@ class Model:
 
 
 class Play:
-    """One life of a queue after the other, with dice."""
+    """One life of a queue after the other, with rng."""
 
     def __init__(self, seed: int) -> None:
-        self.dice = Random(seed)
+        self.rng = Random(seed)
         self.model = Model()
         self.host = Host()
         self.queue = a_queue(self.host)
@@ -280,7 +280,7 @@ class Play:
         ]  # fmt: skip
         weights = [6, 6, 6, 6, 6, 6, 5, 6, 6, 8, 2, 2, 1, 0.3]
         for _ in range(steps):
-            self.dice.choices(moves, weights)[0]()
+            self.rng.choices(moves, weights)[0]()
             self.check()
         self.host.content_bytes_max = UNLIMITED
         self._consume(1 << 20)
@@ -296,16 +296,16 @@ class Play:
             assert all(one.last < other.first for one, other in zip(row, list(row)[1:], strict=False))
 
     def publish(self) -> None:
-        dice, model = self.dice, self.model
-        kind = dice.choice([PERSISTENT, PERSISTENT, 0])
-        levels = [dice.randrange(8)] * dice.randrange(1, 9)
-        if dice.random() < 0.6:
-            levels = [dice.randrange(8) for _ in levels]
+        rng, model = self.rng, self.model
+        kind = rng.choice([PERSISTENT, PERSISTENT, 0])
+        levels = [rng.randrange(8)] * rng.randrange(1, 9)
+        if rng.random() < 0.6:
+            levels = [rng.randrange(8) for _ in levels]
         contents: list[bytes] = []
         for level in levels:
             seq = self.queue.next_seq + len(contents)
-            body = b"%d" % seq * dice.randrange(1, 20)
-            contents.append(content(body, level, dice.random() < 0.3))
+            body = b"%d" % seq * rng.randrange(1, 20)
+            contents.append(content(body, level, rng.random() < 0.3))
             model.level[seq], model.body[seq] = min(level, 5), body
             model.waiting.add(seq)
             if kind:
@@ -313,12 +313,12 @@ class Play:
         put(self.queue, *contents, kind=kind)
 
     def consume(self) -> None:
-        self._consume(self.dice.randrange(1, 12))
+        self._consume(self.rng.randrange(1, 12))
 
     def _consume(self, count: int) -> None:
         model = self.model
         expected = model.next(count)
-        got = take(self.host, self.queue, count, self.dice.randrange(1, 20), self.meanwhile)
+        got = take(self.host, self.queue, count, self.rng.randrange(1, 20), self.meanwhile)
         assert [batch.first + at for batch, at in got] == expected
         assert bodies(got) == [model.body[seq] for seq in expected]
         assert {batch.first + at for batch, at in got if batch.kinds[at] & REDELIVERED} == model.marked & set(expected)
@@ -329,11 +329,11 @@ class Play:
 
     def meanwhile(self) -> None:
         """While something is being read."""
-        if self.dice.random() < 0.3:
+        if self.rng.random() < 0.3:
             self.queue.page_out()
 
     def _some_out(self) -> list[int]:
-        return self.dice.sample(sorted(self.out), min(len(self.out), self.dice.randrange(6)))
+        return self.rng.sample(sorted(self.out), min(len(self.out), self.rng.randrange(6)))
 
     def ack(self) -> None:
         for seq in self._some_out():
@@ -352,8 +352,8 @@ class Play:
         self.host.flush(self.queue)
 
     def page(self) -> None:
-        self.host.content_bytes_max = self.dice.choice([0, self.host.content_bytes // 2, UNLIMITED])
-        self.host.spill_bytes_max = max(self.host.content_bytes_max, self.dice.choice([0, UNLIMITED]))
+        self.host.content_bytes_max = self.rng.choice([0, self.host.content_bytes // 2, UNLIMITED])
+        self.host.spill_bytes_max = max(self.host.content_bytes_max, self.rng.choice([0, UNLIMITED]))
         self.queue.page_out()
         self.host.flush(self.queue)  # The log is to know of what came back before it is read.
 
@@ -370,7 +370,7 @@ class Play:
         stored = self.host.log.queues.get(7, {})
         spans = [entry for entry in self.queue.ready if isinstance(entry, Span)]
         there = {seq for entry in spans for seq in range(entry.first, entry.last + 1)} | set(stored)
-        some = self.dice.sample(sorted(self.model.waiting & there), min(3, len(self.model.waiting & there)))
+        some = self.rng.sample(sorted(self.model.waiting & there), min(3, len(self.model.waiting & there)))
         pieces = reserve(self.queue, [(seq, seq) for seq in sorted(some)])
         taken = {batch.first + at: (batch, at) for batch, lo, hi in pieces for at in range(lo, hi)}
         assert taken.keys() == set(some)

@@ -22,8 +22,8 @@ def drained(schedule: Schedule, until_ms: int) -> list[tuple[int, int]]:
 
 
 def test_each_comes_when_it_is_due_whatever_the_distance() -> None:
-    schedule, dice = Schedule(), random.Random(7)
-    due = {number: START_MS + dice.choice((5, 900, 70_000, 10**7, (1 << 32) - 1)) + number for number in range(2_000)}
+    schedule, rng = Schedule(), random.Random(7)
+    due = {number: START_MS + rng.choice((5, 900, 70_000, 10**7, (1 << 32) - 1)) + number for number in range(2_000)}
     for number, due_ms in due.items():
         schedule.add(due_ms, number)
     assert len(schedule) == 2_000

@@ -121,12 +121,12 @@ def test_tidings_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_in_any_order_of_events_all_hear_all_in_order() -> None:
     for seed in range(200):
-        dice = random.Random(seed)
-        copies = Copies(dice.randrange(200))
+        rng = random.Random(seed)
+        copies = Copies(rng.randrange(200))
         due = dict.fromkeys(copies.mirrors, "")
         words = iter("abcdefghijklmnopqrstuvwxyz")
         for _ in range(25):
-            what = dice.random()
+            what = rng.random()
             if what < 0.4:
                 word = next(words)
                 copies.tell(word)
@@ -134,15 +134,15 @@ def test_in_any_order_of_events_all_hear_all_in_order() -> None:
             elif what < 0.7:
                 copies.broadcast.go_on()
             elif what < 0.8:
-                number = dice.randrange(1000)
+                number = rng.randrange(1000)
                 if number not in due:
                     copies.add(number)
                     due[number] = ""
             elif what < 0.9 and due:
-                number = dice.choice(list(due))
+                number = rng.choice(list(due))
                 del due[number], copies.mirrors[number]
             elif due:
-                number = dice.choice(list(due))
+                number = rng.choice(list(due))
                 copies.broadcast.catch_up(copies.mirrors[number])
                 assert copies.news(number) == due[number]
         while copies.broadcast:

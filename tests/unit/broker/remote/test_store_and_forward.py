@@ -294,7 +294,7 @@ def test_link_lost_before_the_home_has_got_them(cluster: Cluster) -> None:
 
 def test_a_turn_sends_some_and_the_next_one_more(cluster: Cluster, monkeypatch: Any) -> None:
     """Of several spools, none of which waits until another is empty."""
-    monkeypatch.setattr(spools, "FLIGHTS_AT_ONCE", 4)
+    monkeypatch.setattr(spools, "BATCHES_AT_ONCE", 4)
     client = publisher_at_a(cluster)
     names = ("q", "r", "s")
     for name in names[1:]:
@@ -305,7 +305,7 @@ def test_a_turn_sends_some_and_the_next_one_more(cluster: Cluster, monkeypatch: 
             client.feed(publish(1, "", name, b"%d" % number, client.frame_max, delivery_mode=2))
             client.world.turn()
     broker = cluster["a"].broker
-    broker.spools.flights_left = 4
+    broker.spools.batches_left = 4
     flown: list[dict[str, int]] = []
     on_turn = broker.spools.on_turn
 

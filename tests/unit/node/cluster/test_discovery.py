@@ -248,7 +248,7 @@ class World:
     """
 
     def __init__(self, seed: int, settings: Mapping[str, Settings], seen: Mapping[str, Sequence[str]]) -> None:
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.settings = settings
         self.seen = seen  # by node: the hosts that it finds in DNS
         self.cluster: dict[str, str] = {}  # by host: what its disk says
@@ -286,7 +286,7 @@ class World:
         async def resolve(hostname: str) -> Sequence[str]:
             await self.chance()
             hosts = self.seen.get(host, ())
-            return [one for one in hosts if one == host or self.dice.random() < 0.8]
+            return [one for one in hosts if one == host or self.rng.random() < 0.8]
 
         while host not in self.cluster:
             decision = await decide(self.settings[host], f"n@{host}", ask, sleep, resolve)
@@ -298,7 +298,7 @@ class World:
                 self.founded.append(host)
                 self.about[host] = f"{host}{len(self.founded)}"
             else:
-                other = self.dice.choice(decision.addresses)[0]
+                other = self.rng.choice(decision.addresses)[0]
                 if other not in self.announced or (host, other) in self.cut:
                     continue
                 self.about[host] = self.announced[other]
@@ -333,11 +333,11 @@ class World:
                 for host in hosts:
                     if host not in self.up:
                         self.start(host)
-            elif self.dice.random() < faults:
-                self.fault(self.dice.choice(hosts), self.dice.choice(hosts), wiped)
+            elif self.rng.random() < faults:
+                self.fault(self.rng.choice(hosts), self.rng.choice(hosts), wiped)
             self.wishes = [wish for wish in self.wishes if not wish.done()]
             if self.wishes:
-                self.wishes.pop(self.dice.randrange(len(self.wishes))).set_result(None)
+                self.wishes.pop(self.rng.randrange(len(self.wishes))).set_result(None)
             for _ in range(4):  # So deep do tasks and gatherings lie in each other.
                 await asyncio.sleep(0)
         for task in self.tasks.values():
@@ -346,7 +346,7 @@ class World:
             task.cancel()
 
     def fault(self, host: str, other: str, wiped: str) -> None:
-        match self.dice.randrange(5):
+        match self.rng.randrange(5):
             case 0 if host not in self.up:
                 self.start(host)
             case 1 if host in self.up:
@@ -389,8 +389,8 @@ async def test_one_cluster_in_every_order(settings: dict[str, Settings]) -> None
 
 async def test_a_dns_that_shows_each_node_another_part() -> None:
     for seed in range(SEEDS):
-        dice = random.Random(seed)
-        seen = {host: [one for one in HOSTS if one == host or dice.random() < 0.6] for host in HOSTS}
+        rng = random.Random(seed)
+        seen = {host: [one for one in HOSTS if one == host or rng.random() < 0.6] for host in HOSTS}
         world = World(seed, by_dns(5), seen)
         await world.run(400, faults=0.15)
         assert len(set(world.cluster.values())) <= 1, f"seed {seed}: {world.cluster}"

@@ -29,7 +29,7 @@ class Side:
         self.world_of_two = world
         self.name = name
         self.settings = SimpleNamespace(node_name=name, partition_handling=PartitionHandling(Strategy.IGNORE))
-        self.world = SimpleNamespace(wall_ms=lambda: 1_000)
+        self.environment = SimpleNamespace(wall_ms=lambda: 1_000)
         self.loop = Loop()
         self.clients: dict[object, None] = {}
         self.metadata = SimpleNamespace(global_parameters={})
@@ -218,11 +218,11 @@ def test_contact_that_is_lost_again_counts_for_nothing() -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_at_random(seed: int) -> None:
     """Whatever happens when: no frame of an earlier session is taken, and in the end both are in one."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     pair = Pair()
     for _ in range(300):
-        side = dice.choice(list(pair.sides.values()))
-        step = dice.choice(("talk", "talk", "talk", "deliver", "deliver", "deliver", "pause", "resume", "catch_up"))
+        side = rng.choice(list(pair.sides.values()))
+        step = rng.choice(("talk", "talk", "talk", "deliver", "deliver", "deliver", "pause", "resume", "catch_up"))
         if step == "talk":
             side.talk()
         elif step == "deliver":

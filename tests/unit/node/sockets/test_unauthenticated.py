@@ -44,14 +44,14 @@ def test_shares() -> None:
 
 
 def test_as_a_plain_list_would_do_it() -> None:
-    dice, strangers = random.Random(7), Unauthenticated[int]()
+    rng, strangers = random.Random(7), Unauthenticated[int]()
     there: list[tuple[int, str]] = []
     for number in range(5_000):
-        host = f"10.0.0.{dice.randrange(4)}"
+        host = f"10.0.0.{rng.randrange(4)}"
         there.append((number, host))
         strangers.add(number, host)
-        if dice.random() < 0.5:
-            gone = there.pop(dice.randrange(len(there)))
+        if rng.random() < 0.5:
+            gone = there.pop(rng.randrange(len(there)))
             strangers.discard(gone[0])
         if len(there) > 50:
             hosts = [host for _, host in there]

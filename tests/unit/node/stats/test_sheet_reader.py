@@ -21,7 +21,7 @@ class World:
     """A log with two queues, and what of the first should be found in it."""
 
     def __init__(self, seed: int) -> None:
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.disk = FaultyDisk(random.Random(seed))
         self.log = Log(self.disk, "log", LogOptions(segment_bytes=3000, group_bytes=4000))
         self.log.recover([])
@@ -31,11 +31,11 @@ class World:
         self.memory: list[Run] = []
 
     def publish(self) -> None:
-        dice, count, ms = self.dice, self.dice.randint(1, 40), 1000 + 10 * self.number
-        contents = [b"%d:" % n + bytes(dice.randint(0, 60)) for n in range(self.next, self.next + count)]
-        keys = sorted(dice.choice(KEYS) for _ in range(count))
-        kinds = bytearray(dice.choice((PERSISTENT, PERSISTENT | EXPIRES, PERSISTENT | SHARED)) for _ in range(count))
-        times = [(0, ms), (count // 2, ms + 1)] if count > 3 and dice.random() < 0.5 else []
+        rng, count, ms = self.rng, self.rng.randint(1, 40), 1000 + 10 * self.number
+        contents = [b"%d:" % n + bytes(rng.randint(0, 60)) for n in range(self.next, self.next + count)]
+        keys = sorted(rng.choice(KEYS) for _ in range(count))
+        kinds = bytearray(rng.choice((PERSISTENT, PERSISTENT | EXPIRES, PERSISTENT | SHARED)) for _ in range(count))
+        times = [(0, ms), (count // 2, ms + 1)] if count > 3 and rng.random() < 0.5 else []
         run = Run(self.next, contents, keys, kinds, times)
         for at, (one, key, kind) in enumerate(zip(contents, keys, kinds, strict=True)):
             came = ms + 1 if times and at >= count // 2 else ms
@@ -47,7 +47,7 @@ class World:
 
     def keep(self, spill: bool) -> None:
         """Transient messages: in memory, or put away."""
-        count = self.dice.randint(1, 5)
+        count = self.rng.randint(1, 5)
         contents = [b"t%d" % n for n in range(self.next, self.next + count)]
         run = Run(self.next, contents, [KEYS[0]] * count, bytearray(count))
         self.live |= {self.next + at: (one, KEYS[0], 0, 0) for at, one in enumerate(contents)}
@@ -58,8 +58,8 @@ class World:
             self.memory.append(run)
 
     def settle(self) -> None:
-        first = self.dice.randint(1, self.next)
-        last = min(first + self.dice.choice((0, 0, 1, 30)), self.next - 1)
+        first = self.rng.randint(1, self.next)
+        last = min(first + self.rng.choice((0, 0, 1, 30)), self.next - 1)
         if last < first or any(run.first <= last and run.last >= first for run in self.memory):
             return
         self._append(1, 0, None, [(first, last)], [])
@@ -67,7 +67,7 @@ class World:
             self.live.pop(number, None)
 
     def give_back(self) -> None:
-        number = self.dice.randint(1, self.next)
+        number = self.rng.randint(1, self.next)
         if self.live.get(number, (b"", b"", 0, 0))[2] & PERSISTENT:
             self._append(1, 0, None, [], [(number, number)])
             content, key, kind, ms = self.live[number]
@@ -125,18 +125,18 @@ def check(world: World, first: int, last: int, bytes_max: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_what_lives_is_read(seed: int) -> None:
     world = World(seed)
-    dice = world.dice
+    rng = world.rng
     for _ in range(60):
-        act = dice.choice((world.publish, world.publish, world.settle, world.settle, world.give_back))
+        act = rng.choice((world.publish, world.publish, world.settle, world.settle, world.give_back))
         act()
-        if dice.random() < 0.2:
-            world.keep(spill=dice.random() < 0.5)
-        if dice.random() < 0.3:
+        if rng.random() < 0.2:
+            world.keep(spill=rng.random() < 0.5)
+        if rng.random() < 0.3:
             world.write()
-        if dice.random() < 0.3:
-            first = dice.randint(1, world.next)
-            last = dice.randint(first, world.next)
-            check(world, first, last, dice.choice((1, 200, 5000)))
+        if rng.random() < 0.3:
+            first = rng.randint(1, world.next)
+            last = rng.randint(first, world.next)
+            check(world, first, last, rng.choice((1, 200, 5000)))
     world.write()
     check(world, 1, world.next - 1, 1 << 20)
 

@@ -22,7 +22,7 @@ class World:
     """A node with queues and clients that count what a test says."""
 
     def __init__(self) -> None:
-        self.vhosts = {"/": SimpleNamespace(name="/", passages={})}
+        self.vhosts = {"/": SimpleNamespace(name="/", exchange_counters={})}
         self.broker = SimpleNamespace(
             queues_by_id={}, connections={}, sessions={}, vhosts=self.vhosts, totals=NodeCounters(), ended={}, now_ms=0
         )
@@ -198,14 +198,14 @@ def test_sessions_add_what_they_published(world: World) -> None:
 
 
 def test_exchanges(world: World) -> None:
-    passage = world.vhosts["/"].passages["x"] = ExchangeCounters()
-    passage.came, passage.went = 2, 4
+    counters = world.vhosts["/"].exchange_counters["x"] = ExchangeCounters()
+    counters.published_in, counters.published_out = 2, 4
     world.sample()
-    passage.came = 12
+    counters.published_in = 12
     world.sample()
     past = ObjectHistory(world.samples, s.OF_EXCHANGE, world.samples.exchanges["/", "x"])
     assert (past.rate("publish_in"), past.rate("publish_out")) == (2.0, 0.0)
-    world.vhosts["/"].passages.clear()
+    world.vhosts["/"].exchange_counters.clear()
     world.sample()
     assert not world.samples.exchanges
 

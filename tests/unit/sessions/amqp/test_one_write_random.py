@@ -29,15 +29,15 @@ STEPS = 14
 RECOVER = m.encode(1, m.BasicRecover(requeue=True))
 
 
-def draw(dice: random.Random) -> list[bytes]:
+def draw(rng: random.Random) -> list[bytes]:
     """What a client may send next. A tag is cancelled before it is used again."""
-    queue, tag = dice.choice(list(QUEUES)), dice.choice(CONSUMERS)
+    queue, tag = rng.choice(list(QUEUES)), rng.choice(CONSUMERS)
     cancel = m.encode(1, m.BasicCancel(tag))
-    match dice.randrange(10):
+    match rng.randrange(10):
         case 0 | 1 | 2 | 3:
-            return [publish(1, "", queue, b"%d" % dice.randrange(1000))]
+            return [publish(1, "", queue, b"%d" % rng.randrange(1000))]
         case 4:
-            return [m.encode(1, m.BasicGet(queue=queue, no_ack=dice.random() < 0.5))]
+            return [m.encode(1, m.BasicGet(queue=queue, no_ack=rng.random() < 0.5))]
         case 5:
             return [m.encode(1, m.QueuePurge(queue=queue))]
         case 6:
@@ -45,15 +45,15 @@ def draw(dice: random.Random) -> list[bytes]:
         case 7:
             return [cancel]
         case 8:
-            consume = m.BasicConsume(queue=queue, consumer_tag=tag, no_ack=dice.random() < 0.5)
+            consume = m.BasicConsume(queue=queue, consumer_tag=tag, no_ack=rng.random() < 0.5)
             return [cancel, m.encode(1, consume)]
         case _:
             return [RECOVER]
 
 
 def script(seed: int) -> list[bytes]:
-    dice = random.Random(seed)
-    return [data for _ in range(STEPS) for data in draw(dice)]
+    rng = random.Random(seed)
+    return [data for _ in range(STEPS) for data in draw(rng)]
 
 
 def shown(replies: list[Reply]) -> dict[str, list[str]]:
