@@ -41,7 +41,7 @@ from leveret.protocol.tables import BadTable, Field, decode_table
 from pyspark_leveret.schema import COLUMNS, Column, arrow_schema, arrow_type
 from pyspark_leveret.source.headers import as_text, maps_of
 
-ROWS_MAX: Final = 10_000
+ROWS_MAX: Final = 40_000  # More take Spark longer; 22 columns of few rows take as long as those of some thousands.
 BYTES_MAX: Final = 32 << 20  # Contents of a batch; a larger message is a batch of its own.
 MANY_TABLES: Final = 500  # Different header tables in a batch from which they are parsed together.
 TABLES_MAX: Final = 20_000  # Different header tables kept from batch to batch.
@@ -104,7 +104,10 @@ class Converter:
         while lo < count:
             base = int(begins[lo])
             hi = int(np.searchsorted(ends, base + BYTES_MAX, "right"))
-            hi = max(lo + 1, min(hi, lo + ROWS_MAX, count))
+            # The batches of a sheet are equally long: a short one at its end would cost as much as the others.
+            left = count - lo
+            parts = -(-left // ROWS_MAX)
+            hi = max(lo + 1, min(hi, lo - (-left // parts)))
             page = _Page(sheet.body[base : int(ends[hi - 1])], begins[lo:hi] - base, ends[lo:hi] - base)
             yield self._batch(columns, page, slice(lo, hi) if rows is None else rows[lo:hi])
             lo = hi

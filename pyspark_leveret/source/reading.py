@@ -34,6 +34,7 @@ from pyspark_leveret.source.arrow import Bools, Converter, spread_ranges
 
 GAP_MAX: Final = 1_000  # Message numbers between two ranges up to which both are read with one request.
 SPAN_RANGES_MAX: Final = 10_000
+SHEET_BYTES: Final = 8 << 20  # The most that a node gives in one answer. A row of a smaller one costs both sides more.
 
 Range = tuple[int, int]  # First and last, both included.
 
@@ -125,7 +126,7 @@ def read_piece(
 def _sheets(access: Access, piece: Piece, span: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Sheet]:
     """Reads a span. A queue that was deleted since the batch was planned is empty, if losses are no errors."""
     try:
-        yield from client(access).read(piece.queue, span[0][0], span[-1][1])
+        yield from client(access).read(piece.queue, span[0][0], span[-1][1], SHEET_BYTES)
     except Refused as error:
         if error.status != NOT_FOUND or fail_on_data_loss:
             raise
