@@ -161,6 +161,28 @@ def test_a_batch_that_is_run_again_and_bodies_as_columns(
     assert "behind: 0" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("heading, package", [("Into Delta", "deltalake"), ("Into Iceberg", "pyiceberg")])
+def test_tables_that_take_a_batch_once(
+    spark: Any, data_broker: Server, queues: Any, tmp_path: Path, heading: str, package: str
+) -> None:
+    """The package is not needed otherwise, so the test is for those who have it."""
+    pytest.importorskip(package, exc_type=ImportError)
+    given = run(code_under(heading), spark, data_broker, tmp_path, {"spark": spark})
+    assert count(queues, "orders") == 0
+    write = given["to_delta" if package == "deltalake" else "to_iceberg"]
+    rows = spark.read.format("leveret").option("servers", f"127.0.0.1:{data_broker.management_port}")
+    more = rows.option("subscribe", "clicks").load()
+    for batch, expected in ((0, 60), (5, 100), (5, 100), (4, 100)):
+        write(more, batch)
+        if package == "deltalake":
+            table = given["DeltaTable"](str(tmp_path / "delta" / "orders")).to_pyarrow_table()
+        else:
+            table = given["catalog"].load_table("shop.orders").scan().to_arrow()
+        assert table.num_rows == expected
+    assert {row["queue"] for row in table.select(["queue"]).to_pylist()} == {"orders", "clicks"}
+    assert table.to_pylist()[0]["headers"] == [("a", "b")]
+
+
 def test_the_notebook(
     spark: Any, data_broker: Server, data_channel: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
