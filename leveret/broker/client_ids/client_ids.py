@@ -225,6 +225,11 @@ class ClientIds:
         """Return the session of a client id, as far as it is known at this node."""
         return self.broker.metadata.sessions.get(vhost, client_id)
 
+    def owner(self, vhost: str, client_id: str) -> Owner | None:
+        """Return the connection of this node that has a client id."""
+        holding = self.held.get((vhost, client_id))
+        return None if holding is None else holding.owner
+
     def sessions(self, vhost: str | None = None) -> Iterator[ClientSession]:
         """Yield the sessions of a vhost, or all. Nothing may change meanwhile."""
         table = self.broker.metadata.sessions

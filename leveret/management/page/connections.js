@@ -19,7 +19,8 @@ function matcher(wanted, isPattern) {
   }
 }
 
-const named = (one) => one.user_provided_name || one.client_properties?.connection_name || one.name;
+// A client of MQTT has no name of its own but its client id.
+const named = (one) => one.user_provided_name || one.client_properties?.connection_name || one.variable_map?.client_id || one.name;
 
 export function connections(app) {
   return {
@@ -34,6 +35,7 @@ export function connections(app) {
         { title: "Virtual host", sort: "vhost", cell: (one) => one.vhost },
         { title: "Node", sort: "node", cell: (one) => app.node(one.node ?? "") },
         { title: "State", sort: "state", cell: state },
+        { title: "Protocol", sort: "protocol", cell: (one) => one.protocol },
         { title: "TLS", cell: (one) => (one.ssl ? "yes" : "no") },
         { title: "Channels", sort: "channels", number: true, cell: (one) => number(one.channels) },
         { title: "Received", sort: "recv_oct_details.rate", number: true, cell: (one) => traffic(one.recv_oct_details) },
@@ -74,6 +76,7 @@ export function connection(app, name) {
         ["User", one.user],
         ["Virtual host", one.vhost],
         ["Protocol", one.protocol],
+        ["Session", one.variable_map?.client_id ? link(one.variable_map.client_id, "mqtt", one.vhost, one.variable_map.client_id) : null],
         ["TLS", one.ssl ? `${one.ssl_protocol}, ${one.ssl_cipher}` : "no"],
         ["Since", when(one.connected_at)],
         ["Heartbeat", one.timeout ? `${one.timeout} s` : "none"],

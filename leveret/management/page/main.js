@@ -13,6 +13,7 @@ import { queues } from "./queues.js";
 import { queue } from "./queue.js";
 import { exchange, exchanges } from "./exchanges.js";
 import { channels, connection, connections, consumers } from "./connections.js";
+import { retained, session, sessions } from "./mqtt.js";
 import { policies } from "./policies.js";
 import { user, users } from "./users.js";
 import { leases } from "./leases.js";
@@ -20,12 +21,13 @@ import { jobs } from "./jobs.js";
 
 const VIEWS = {
   overview: [overview], cluster: [cluster], queues: [queues, null, queue], exchanges: [exchanges, null, exchange],
-  connections: [connections, connection], channels: [channels], consumers: [consumers], policies: [policies],
+  connections: [connections, connection], channels: [channels], consumers: [consumers],
+  mqtt: [sessions, (app_, part) => (part === "retained" ? retained(app_) : sessions(app_)), session], policies: [policies],
   users: [users, user], leases: [leases], jobs: [jobs],
 };
 const SECTIONS = [
   ["overview", "Overview"], ["cluster", "Cluster"], ["queues", "Queues"], ["exchanges", "Exchanges"],
-  ["connections", "Connections"], ["channels", "Channels"], ["consumers", "Consumers"], ["policies", "Policies"],
+  ["connections", "Connections"], ["channels", "Channels"], ["consumers", "Consumers"], ["mqtt", "MQTT"], ["policies", "Policies"],
   ["users", "Users"], ["leases", "Leases"], ["jobs", "Jobs"],
 ];
 const WATCH_MS = 1_500;

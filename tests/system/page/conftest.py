@@ -13,7 +13,10 @@ from tests.system.page.browser import Browser, missing
 
 __all__ = ["pytest_runtest_makereport"]
 
-CONFIG = "management.tcp.port = 0\nmanagement.tcp.ip = 127.0.0.1"
+CONFIG = (
+    "management.tcp.port = 0\nmanagement.tcp.ip = 127.0.0.1\n"
+    "mqtt.listeners.tcp.1 = 127.0.0.1:0\nweb_mqtt.tcp.listener = 127.0.0.1:0"
+)
 
 Open = Callable[..., Any]
 

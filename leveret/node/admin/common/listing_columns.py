@@ -53,7 +53,7 @@ SPOOLS: Final = (
 RETAINED_MESSAGES: Final = ("topic", "qos", "payload_bytes", "payload", "expires_in")
 MQTT_SESSIONS: Final = (
     "client_id", "user", "node", "state", "subscriptions", "queues", "session_expiry_interval", "expires_in",
-    "has_will",
+    "disconnected_at", "has_will",
 )  # fmt: skip
 LEASES: Final = ("name", "queue", "acked", "next", "out", "lag", "runs", "age", "timeout", "node", "owner")
 
