@@ -62,7 +62,7 @@ class NodeCounters:
     __slots__ = (
         "channels_closed", "channels_opened", "connections_closed", "connections_opened", "logins", "logins_refused",
         "mqtt_logins", "mqtt_logins_refused", "published", "queues_created", "queues_declared", "queues_deleted",
-        "unroutable",
+        "stomp_logins", "stomp_logins_refused", "unroutable",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -71,3 +71,4 @@ class NodeCounters:
         self.queues_declared = self.queues_created = self.queues_deleted = 0
         self.logins = self.logins_refused = 0  # Over AMQP; the HTTP port counts its own.
         self.mqtt_logins = self.mqtt_logins_refused = 0
+        self.stomp_logins = self.stomp_logins_refused = 0

@@ -42,13 +42,12 @@ class Sent(Protocol):
 
 
 class ClientConnection(Protocol):
-    """The machine of one client. AMQP's is `leveret.sessions.amqp.connection`, MQTT's `leveret.sessions.mqtt`."""
+    """The machine of one client, as `leveret.sessions.amqp.connection`; MQTT and STOMP have one each."""
 
     broker: Broker
     number: int
     user: str
     vhost: Vhost | None
-    rest: bytes  # Input that waits.
     held: bool  # Nothing is to be read.
     blocked: bool  # By an alarm.
     has_published: bool
@@ -56,6 +55,10 @@ class ClientConnection(Protocol):
     connected_ms: int
     received_bytes: int
     received_count: int
+
+    @property
+    def rest(self) -> bytes:
+        """Input that waits."""
 
     @property
     def peer(self) -> Address: ...

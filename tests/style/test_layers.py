@@ -56,6 +56,7 @@ LAYERS = (
     "leveret.sessions",
     "leveret.sessions.amqp",
     "leveret.sessions.mqtt",
+    "leveret.sessions.stomp",
     "leveret.node.config",
     "leveret.node.system",
     "leveret.node.sockets",

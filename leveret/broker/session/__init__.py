@@ -1,6 +1,6 @@
 """The interface that sessions of all protocols have of the broker: publish, subscribe, settle, declare.
 
-A protocol's machine (AMQP 0-9-1 and MQTT today, STOMP next) turns bytes into calls of a `Session` and its answers into
+A protocol's machine (AMQP 0-9-1, MQTT, STOMP) turns bytes into calls of a `Session` and its answers into
 bytes. It needs nothing else of the broker:
 
     login = broker.enter(client, user, vhost)          the user has been authenticated and may enter: see `Broker`
@@ -25,8 +25,8 @@ Calls that are answered later may overtake each other: a machine that must keep 
 `session.on_room`. A client that publishes faster than a queue takes is named with `Client.on_crowded`; its machine
 should read no further for a while.
 
-**The hot paths of AMQP and MQTT reach deeper.** Their publishes go to queues in bundles of one kind, by the raw bytes
-of a key (`find_route`, then `Queue.enqueue`); their consumers write deliveries as bytes, a bundle at a time
+**The hot paths of AMQP, MQTT and STOMP reach deeper.** Their publishes go to queues in bundles of one kind, by the raw
+bytes of a key (`find_route`, then `Queue.enqueue`); their consumers write deliveries as bytes, a bundle at a time
 (`subscribe` with a consumer of its own). One call of this interface for each message would cost AMQP a third of its
 speed. All else goes through here.
 

@@ -378,7 +378,7 @@ class Session:
         AMQP's channels publish bundles of messages instead, by their own way: see `leveret.broker.session`.
         """
         route = self.find_route(arguments_of(exchange, routing_key))
-        kind, further = self._examine(content)
+        kind, further = self.examine(content)
         if further:
             content = self.checked_copies(route, content, further)
         queues = self.queues_of(route, content, further)
@@ -493,7 +493,7 @@ class Session:
         route.counters.published_out += len(queues)
         return queues
 
-    def _examine(self, content: bytes) -> tuple[int, list[str]]:
+    def examine(self, content: bytes) -> tuple[int, list[str]]:
         """The kind of a message, and its further keys. Raises `Refused`, and what a header that is none raises."""
         _, _, size = HEAD.unpack_from(content)
         kind = survey(content, HEADER_AT, HEADER_AT + size)

@@ -44,5 +44,6 @@ class FrameLimits:
     headers_max: int = 512
 
 
+AUTHENTICATED: Final = FrameLimits()
 # What a client may cost before it has logged in: it has a login, a passcode, and a vhost.
 UNAUTHENTICATED: Final = FrameLimits(65_536, 16_384, 8_192, 64)
