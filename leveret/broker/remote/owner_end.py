@@ -30,7 +30,7 @@ from leveret.links import frame_types
 from leveret.links.proposals import BadFrame
 from leveret.metadata.model.refusals import Refusal
 from leveret.storage.format.errors import FormatError
-from leveret.storage.format.queue_block import SHARED
+from leveret.storage.format.queue_block import KEPT, SHARED
 from leveret.storage.format.queue_marks import unpack_marks
 
 if TYPE_CHECKING:
@@ -246,7 +246,8 @@ class OwnerEnd:
                 places = list(group)
                 cut = slice(places[0], places[-1] + 1)
                 size = sum(map(len, contents[cut])) + MESSAGE_OVERHEAD * len(places)
-                staged.queue.enqueue(contents[cut], keys[cut], kind & ~SHARED, size, pending)
+                # Whatever the queue may hold: it has these already.
+                staged.queue.enqueue(contents[cut], keys[cut], kind & ~SHARED | KEPT, size, pending)
                 staged.queue.came_at([(at - cut.start, ms) for at, ms in times if at < cut.stop], len(places))
         if not pending.waiting:
             self.confirms.on_complete(pending)
@@ -441,7 +442,8 @@ class OwnerEnd:
         consumer = self.consumers.pop(subscription, None)
         if consumer is not None and not consumer.queue.deleted:
             if in_order:
-                consumer.queue.catch_up()
+                consumer.queue.unsubscribe(consumer, lambda: self._answer(number))
+                return
             consumer.queue.remove_consumer(consumer)
         self._answer(number)
 

@@ -102,6 +102,29 @@ def test_whoever_asks_how_many_there_are_need_not_wait(cluster: Cluster, at: str
     assert depth(client) == (3, 0)
 
 
+@pytest.mark.parametrize("overflow", ["reject-publish", "reject-publish-dlx"])
+def test_a_queue_that_rejects_publishes_moves_with_more_than_its_limit(cluster: Cluster, overflow: str) -> None:
+    """What was out with a consumer did not count, and waits at the target with all others."""
+    client = cluster["a"].client()
+    client.declare("dead", durable=True)
+    limited = {"x-max-length": 3, "x-overflow": overflow, "x-dead-letter-exchange": ""}
+    dead = {"x-dead-letter-routing-key": "dead"}
+    client.declare("full", durable=True, arguments=table_from_python(limited | dead))
+    consumer = cluster["a"].client()
+    for body in (b"1", b"2"):
+        client.publish("full", body, delivery_mode=2)
+        consumer.send(m.BasicGet(queue="full"))
+    for body in (b"3", b"4", b"5"):
+        client.publish("full", body, delivery_mode=2)
+    ended: list[str | None] = []
+    move(cluster["a"].queue("full"), "b", ended.append)
+    cluster.run()
+    assert ended == [None]
+    consumer.lose()
+    assert rest(client, "full") == [b"1", b"2", b"3", b"4", b"5"]
+    assert rest(client, "dead") == []
+
+
 @pytest.mark.parametrize("adopted", [False, True])
 def test_nobody_waits_for_a_queue_that_is_deleted_meanwhile(cluster: Cluster, adopted: bool) -> None:
     clients = [cluster[at].client() for at in NAMES]
