@@ -725,17 +725,30 @@ class Broker:
     def note(self, text: str) -> None:
         self.node.note("queue", "info", visible(text))
 
-    def on_unused(self, queue: AnyQueue) -> None:
-        self._delete(queue)
+    def on_unused(self, queue: AnyQueue, then: Callable[[], None] | None = None) -> None:
+        if then is None or not self.mirrors.majority:
+            self._delete(queue)
+            if then is not None:
+                then()
+            return
 
-    def _delete(self, queue: AnyQueue, then: Callable[[Applied], None] = lambda applied: None) -> None:
+        def on_answer(applied: Applied) -> None:
+            if applied.refused is not None and not queue.deleted:
+                self._delete(queue)  # The majority is lost: whenever it is back.
+            then()
+
+        self._delete(queue, on_answer, patient=False)
+
+    def _delete(
+        self, queue: AnyQueue, then: Callable[[Applied], None] = lambda applied: None, patient: bool = True
+    ) -> None:
         """Nothing keeps the queue any more. Clients may know that before it is agreed on (they were told that its last
         consumer is gone): what they ask from now on, they ask of a queue that is not there."""
         spec = queue.spec
         if queue.is_local:
             queue.begin_deletion()
             self.vhosts[spec.vhost].end_publishes_to(queue)
-        self.propose(c.DeleteQueue(spec.vhost, spec.name, spec.id), then, patient=True)
+        self.propose(c.DeleteQueue(spec.vhost, spec.name, spec.id), then, patient)
 
     # -- What connections ask ------------------------------------------------------------------------------------
 

@@ -218,8 +218,8 @@ class StreamQueue(LocalQueue):
         reader.consumer.begins_at = Start(OFFSET, reader.position - 1)
         self.host.dirty[self] = None
 
-    def remove_consumer(self, consumer: Consumer) -> None:
-        super().remove_consumer(consumer)
+    def remove_consumer(self, consumer: Consumer, then: Callable[[], None] | None = None) -> None:
+        super().remove_consumer(consumer, then)
         self.reader_of.pop(consumer, None)
 
     def settle_delivered(self, batch: Batch, lo: int, hi: int) -> None:

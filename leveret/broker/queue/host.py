@@ -66,8 +66,9 @@ class Host(Protocol):
     def successor(self, queue: AnyQueue) -> AnyQueue | None:
         """Return the queue or proxy that replaces this one since it has another master."""
 
-    def on_unused(self, queue: LocalQueue) -> None:
-        """The last consumer of an auto-delete queue is gone."""
+    def on_unused(self, queue: LocalQueue, then: Callable[[], None] | None) -> None:
+        """The last consumer of an auto-delete queue is gone. `then`: called when the queue is gone, too; without a
+        majority, before that."""
 
     def counts_of(self, queue: LocalQueue) -> dict[int, int]:
         """By number: how often messages of the queue were given back, as far as its log knows."""

@@ -402,15 +402,23 @@ class LocalQueue:
     def unsubscribe(self, consumer: Consumer, then: Callable[[], None]) -> None:
         """Ends a subscription, after what came before has been handed out."""
         self.catch_up()
-        then()
-        self.remove_consumer(consumer)
+        if self.spec.auto_delete and not self.deleted and self.is_last(consumer):
+            self.remove_consumer(consumer, then)
+        else:
+            then()
+            self.remove_consumer(consumer)
+
+    def is_last(self, consumer: Consumer) -> bool:
+        """Tell whether it has this consumer, and no other."""
+        return len(self.consumers) == 1 and consumer in self.consumers
 
     def set_limit(self, consumer: Consumer) -> None:
         """Do nothing: local consumers are asked for their room at each delivery."""
 
     # -- Consumers ----------------------------------------------------------------------------------------------------
 
-    def remove_consumer(self, consumer: Consumer) -> None:
+    def remove_consumer(self, consumer: Consumer, then: Callable[[], None] | None = None) -> None:
+        """`then`: called when the auto-delete queue that this is the last consumer of is gone."""
         if self.departure is not None and consumer in self.departure.consumers:
             self.departure.consumers.remove(consumer)
             return
@@ -424,7 +432,7 @@ class LocalQueue:
             self.touch()
             self.crowded_at = NEVER
             if self.spec.auto_delete and not self.deleted:
-                self.host.on_unused(self)
+                self.host.on_unused(self, then)
 
     def take_consumers(self) -> list[Consumer]:
         """All its consumers, who have to go on elsewhere or wait: it has none any more."""

@@ -265,8 +265,8 @@ class OrderedQueue(LocalQueue):
         self.crowded_at = CROWDED_AT
         self.host.dirty[self] = None
 
-    def remove_consumer(self, consumer: Consumer) -> None:
-        super().remove_consumer(consumer)
+    def remove_consumer(self, consumer: Consumer, then: Callable[[], None] | None = None) -> None:
+        super().remove_consumer(consumer, then)
         if self.consumer_order is not None:
             self.consumer_order.choose()
 

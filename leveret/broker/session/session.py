@@ -189,6 +189,8 @@ class Session:
                 then(True)
 
         consumer.queue.unsubscribe(consumer, on_ended)
+        if consumer.queue.is_local:
+            self.forget_consumer(tag)  # It is over, though its client may hear of that later.
 
     def forget_consumer(self, tag: str) -> None:
         """A subscription is over."""

@@ -67,7 +67,7 @@ class Host:
     def when_loaded(self, queue: LocalQueue, then: Callable[[], None]) -> None:
         self.waiting.append(then)
 
-    def on_unused(self, queue: LocalQueue) -> None:
+    def on_unused(self, queue: LocalQueue, then: Callable[[], None] | None) -> None:
         self.unused.append(queue)
 
     def successor(self, queue: Any) -> None:

@@ -118,19 +118,20 @@ def test_a_refusal_that_comes_late_closes_the_channel() -> None:
     "question", [m.QueueDeclare(queue="q", auto_delete=True), m.BasicConsume(queue="q"), m.BasicGet(queue="q")]
 )
 def test_a_queue_that_is_about_to_go_with_its_last_consumer_is_nobodys(question: m.Method) -> None:
-    """Whoever was told of that consumer's end, and asks for the queue then, finds none, or declares another one."""
+    """Whoever asks for the queue then finds none, or declares another one. The end of the consumer is told after it."""
     world = World()
     client, other = world.client(), world.client()
     client.declare("q", auto_delete=True)
     first = world.queue("q").spec.id
     client.consume("q")
     world.holds_metadata = True
-    assert client.call(m.BasicCancel(consumer_tag="c")) == m.BasicCancelOk("c")
+    client.send(m.BasicCancel(consumer_tag="c"))
     other.send(question, m.QueueBind(queue="q", exchange="amq.direct"))
     world.turn()
-    assert other.take() == []
+    assert client.take() == other.take() == []
     world.release_metadata()
     world.turn()
+    assert client.methods() == [m.BasicCancelOk("c")]
     if isinstance(question, m.QueueDeclare):
         assert other.methods() == [m.QueueDeclareOk("q", 0, 0), m.QueueBindOk()]
         assert world.queue("q").spec.id != first
@@ -144,27 +145,78 @@ def test_a_queue_that_is_about_to_go_with_its_last_consumer_is_nobodys(question:
 def test_nothing_is_published_to_a_queue_that_goes_with_its_last_consumer(exchange: str) -> None:
     """It would be lost there: so it is returned, and whatever other queues it leads to have it."""
     world = World()
-    client = world.client()
+    client, consumer = world.client(), world.client()
     client.declare("q", auto_delete=True)
     client.declare("other")
     for queue in ("q", "other"):
         client.call(m.QueueBind(queue=queue, exchange="amq.fanout"))
     client.call(m.QueueBind(queue="q", exchange="amq.headers"))
-    client.consume("q")
+    consumer.consume("q")
     client.feed(publish(1, exchange, "q", b"first", mandatory=True))  # The route is known from now on.
     world.turn()
-    client.take()
+    consumer.take()
     world.holds_metadata = True
-    client.feed(m.encode(1, m.BasicCancel(consumer_tag="c")) + publish(1, exchange, "q", b"second", mandatory=True))
+    consumer.send(m.BasicCancel(consumer_tag="c"))
+    client.feed(publish(1, exchange, "q", b"second", mandatory=True))
     world.turn()
     answers = [reply.method for reply in client.take()]
-    returned = [] if exchange == "amq.fanout" else [m.BasicReturn(312, "NO_ROUTE", exchange, "q")]
-    assert answers == [m.BasicCancelOk("c"), *returned]
+    assert answers == ([] if exchange == "amq.fanout" else [m.BasicReturn(312, "NO_ROUTE", exchange, "q")])
     assert world.queue("other").ready_count == (2 if exchange == "amq.fanout" else 0)
     world.release_metadata()
     world.turn()
+    assert consumer.methods() == [m.BasicCancelOk("c")]
     assert ("/", "q") not in world.metadata.queues
     assert not world.broker.vhosts["/"].deleting
+
+
+def test_exchanges_are_gone_with_an_auto_delete_queue_when_its_last_consumer_is() -> None:
+    world = World()
+    client = world.client()
+    client.call(m.ExchangeDeclare(exchange="x", type="fanout", auto_delete=True))
+    client.declare("q", auto_delete=True)
+    client.call(m.QueueBind(queue="q", exchange="x"))
+    client.consume("q")
+    world.holds_metadata = True
+    client.feed(m.encode(1, m.BasicCancel(consumer_tag="c")) + publish(1, "x", "", b"late"))
+    world.turn()
+    assert client.take() == []
+    world.release_metadata()
+    world.turn()
+    cancelled, closed = client.methods()
+    assert cancelled == m.BasicCancelOk("c")
+    assert isinstance(closed, m.ChannelClose) and closed.reply_text == "NOT_FOUND - no exchange 'x' in vhost '/'"
+
+
+@pytest.mark.parametrize("ending", ["channel", "connection"])
+def test_a_channel_that_ends_while_its_auto_delete_queue_goes(ending: str) -> None:
+    world = World()
+    client = world.client()
+    client.declare("q", auto_delete=True)
+    client.consume("q")
+    world.holds_metadata = True
+    client.send(m.BasicCancel(consumer_tag="c"))
+    world.turn()
+    client.lose() if ending == "connection" else client.send(m.ChannelClose(200, "", 0, 0))
+    world.turn()
+    world.release_metadata()
+    world.turn()
+    assert ("/", "q") not in world.metadata.queues
+    if ending == "channel":
+        assert client.methods() == [m.BasicCancelOk("c"), m.ChannelCloseOk()]
+
+
+def test_a_last_consumer_is_cancelled_at_once_without_a_majority() -> None:
+    """The queue goes when the majority is back."""
+    world = World()
+    client = world.client()
+    client.declare("q", auto_delete=True)
+    client.consume("q")
+    world.broker.mirrors.majority = False
+    world.holds_metadata = True
+    assert client.call(m.BasicCancel(consumer_tag="c")) == m.BasicCancelOk("c")
+    world.release_metadata()
+    world.turn()
+    assert ("/", "q") not in world.metadata.queues
 
 
 # -- Errors --------------------------------------------------------------------------------------------------------
