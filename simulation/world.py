@@ -443,15 +443,18 @@ class World:
 
     def fault_pause(self, node: int, seconds: float) -> None:
         loop = self.everybody[node].loop
+        self.ledger.on_slow(self.everybody[node].name, self.scheduler.now + seconds)
         if loop is not None:
             loop.pause(seconds)
 
     def fault_slow_disk(self, node: int, seconds: float) -> None:
         self.everybody[node].slow_until = self.scheduler.now + seconds
+        self.ledger.on_slow(self.everybody[node].name, self.scheduler.now + seconds)
 
     def fault_fill(self, node: int, seconds: float, left: int) -> None:
         """Leaves hardly any space on a disk, for a while."""
         machine = self.machines[node]
+        self.ledger.on_slow(machine.name, self.scheduler.now + seconds)
         disk = machine.disk
         usual = disk.capacity_bytes
         disk.capacity_bytes = usual - disk.free_bytes() + left

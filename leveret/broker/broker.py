@@ -222,7 +222,11 @@ class Broker:
             if queue.has_changes():
                 unlogged[queue] = None
             elif queue.delivered_through > queue.noted_through and queue.durable:
-                self.delivering[queue] = None
+                if queue.gate is None and queue.has_shown_stored():
+                    queue.note_deliveries()  # At once: what comes back after a crash is marked as redelivered.
+                    unlogged[queue] = None
+                else:
+                    self.delivering[queue] = None
         self.spools.on_turn()
         if self.retained.gathered:
             self.retained.flush()
@@ -280,8 +284,8 @@ class Broker:
             check_age(session, self.now_ms, timeout_ms)
 
     def note_deliveries(self) -> None:
-        """Once in a while: let the log know what was delivered, also where nothing else changes. A message that comes
-        back after a crash is then marked as redelivered."""
+        """Once in a while: let the log know what was delivered, also where nothing else changes, and nothing is there
+        that would have to be marked as redelivered after a crash."""
         for queue in self.delivering:
             if not queue.deleted and queue.delivered_through > queue.noted_through:
                 queue.note_deliveries()

@@ -12,11 +12,12 @@ faults: which node crashed when, and which link went down.
     once        nothing is there twice
     no reason   no connection is lost without a fault
 
-Two things excuse a broker. After a crash it may have forgotten that it delivered something, so the flag may be missing.
-And a delivery may come late: the queue's node has given up a consumer's node, and has delivered the message to another
-client, while the other node does not know yet. Nobody can prevent that. So a delivery through another node than the
-queue's own counts as late if the link between the two went down since the message was published. The same is true for
-messages that were in a queue while it moved to another node.
+Two things excuse a broker. After a crash it may have forgotten what it delivered just before, so the flag may be
+missing; but what was delivered longer ago (`NOTED_S`), the log knows. And a delivery may come late: the queue's node
+has given up a consumer's node, and has delivered the message to another client, while the other node does not know yet.
+Nobody can prevent that. So a delivery through another node than the queue's own counts as late if the link between the
+two went down since the message was published. The same is true for messages that were in a queue while it moved to
+another node.
 
 A spooled message (`leveret.broker.remote.store_and_forward`) is confirmed by the client's node alone. Such a message is
 in its queue only since it was sent on, so no link that was lost before excuses anything; and its confirm proves nothing
@@ -84,6 +85,8 @@ class QueueFacts:
 
 SILENCE_S: Final = 5.0  # How long a link has been silent when it counts as lost.
 SEEN_S: Final = 0.03  # Nodes are observed once in each pass of their loops.
+NOTED_S: Final = 0.25  # How long after a delivery the log certainly knows of it, unless disks stall.
+SLOW_S: Final = 3.0  # How long it takes until what a slow disk has left undone is done.
 MOVED_S: Final = 10.0  # Time after a move until every node knows of it.
 
 
@@ -101,6 +104,7 @@ class Ledger:
         self.messages: dict[int, Message] = {}
         self.queues: dict[str, QueueFacts] = {}
         self.crashes: list[tuple[float, str]] = []
+        self.slow: list[tuple[float, float, str]] = []  # From when to when which node or its disk was slow.
         self.downs: dict[tuple[str, str], list[float]] = {}  # When a link went down, by its two nodes in order.
         self.noticed: dict[str, list[float]] = {}  # When a node noticed that, by the node.
         self.minorities: dict[str, list[float]] = {}  # When a node was seen to have lost the majority.
@@ -122,6 +126,10 @@ class Ledger:
 
     def on_crashed(self, node: str, at: float) -> None:
         self.crashes.append((at, node))
+
+    def on_slow(self, node: str, until: float) -> None:
+        """A node or its disk is slow, or has no space, for a while."""
+        self.slow.append((self.clock(), until + SLOW_S, node))
 
     def on_wiped(self, node: str) -> None:
         """A disk is lost, and its queues are lost when the others forget the node."""
@@ -323,11 +331,18 @@ class Ledger:
             first, second = sorted((other, delivery), key=lambda one: (one.written_at, one.redelivered))
             at_home = first.node == self.queue(message.queue).owner
             since = first.written_at if at_home else message.published_at  # It left the queue's node before that.
-            if not second.redelivered and not self._crashed(message.queue, since, second.written_at):
+            until = min(second.written_at, self._noted_at(message.queue, first.written_at))
+            if not second.redelivered and not self._crashed(message.queue, since, until):
                 self.fail(
                     f"{message} was delivered at {first.written_at:.6f} and once more at {second.written_at:.6f}, to "
                     f"{second.consumer or 'basic.get'}, without a word about it"
                 )
+
+    def _noted_at(self, queue: str, at: float) -> float:
+        """Returns when the log of a queue's node certainly knows of a delivery."""
+        owner = self.queue(queue).owner
+        slow = [end for start, end, node in self.slow if owner in (None, node) and start - NOTED_S <= at <= end]
+        return max([at, *slow]) + NOTED_S
 
     def _crashed(self, queue: str, since: float, until: float) -> bool:
         owner = self.queue(queue).owner

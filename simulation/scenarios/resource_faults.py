@@ -55,6 +55,7 @@ class ResourceFaults:
 
     def fault_stall(self, node: int, seconds: float) -> None:
         self.world.everybody[node].stalled_until = self.world.scheduler.now + seconds
+        self.world.ledger.on_slow(self.world.everybody[node].name, self.world.scheduler.now + seconds)
 
     def fault_press(self, node: int, seconds: float) -> None:
         machine = self.world.machines[node]

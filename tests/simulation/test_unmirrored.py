@@ -10,10 +10,12 @@ import pytest
 
 from leveret.broker.mirrors.copy_store import MirrorStore
 from leveret.broker.mirrors.manager import MirrorManager
+from leveret.broker.queue.local_queue import LocalQueue
 from leveret.metadata.model.records import QueueSpec
+from simulation.checkers.ledger import NOTED_S
 from simulation.clients.client import Step
 from simulation.plan import Plan
-from simulation.world import World, quiet
+from simulation.world import Violation, World, quiet
 
 QUEUE = "d0"
 PUBLISH = {"queue": QUEUE, "count": 2, "padding": 10, "persistent": True, "wait": False}
@@ -106,3 +108,44 @@ def _publish_without_a_pause(world: World, home: int) -> None:
         client.give(Step(0, 0.0, "go", {"node": (home + number // 2) % 3}))
         for at in range(200):
             world.scheduler.at(start + at / 50, client.give, Step(0, 0.0, "publish", PUBLISH))
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["killed", "without power"])
+@pytest.mark.parametrize("at", [0, 1], ids=["consumed there", "consumed elsewhere"])
+def test_what_was_delivered_before_a_crash_is_marked_after_it(at: int, power: bool) -> None:
+    assert _redelivered_after_a_crash(at, power) == 5
+
+
+def test_a_log_that_is_told_of_deliveries_later_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalQueue, "has_shown_stored", lambda queue: False)
+    with pytest.raises(Violation, match="without a word about it"):
+        _redelivered_after_a_crash(0, False)
+
+
+def _redelivered_after_a_crash(at: int, power: bool) -> int:
+    """A consumer finds a backlog and acknowledges nothing, so the log has nothing else to note. The queue's node dies.
+    How many messages come marked. The checker notices those that come again and are not."""
+    world = World(Plan(1, 3, 0))
+    try:
+        with quiet():
+            world._begin()
+            home = [machine.name for machine in world.machines].index(world.ledger.queue(QUEUE).owner or "")
+            publisher, consumer = world.clients[:2]
+            publisher.give(Step(0, 0.0, "go", {"node": home}))
+            consumer.give(Step(0, 0.0, "go", {"node": (home + at) % 3}))
+            world.run_for(1.0)
+            publisher.give(Step(0, 0.0, "publish", PUBLISH | {"count": 8, "wait": True}))
+            world.run_for(1.0)
+            consume = {"queue": QUEUE, "prefetch": 5, "no_ack": False, "style": "hold"}
+            consumer.give(Step(0, 0.0, "consume", consume))
+            messages = world.ledger.messages.values()
+            assert world.run_for(5.0, lambda: sum(bool(one.deliveries) for one in messages) == 5)
+            world.run_for(NOTED_S + 0.01)
+            world.ledger.on_disturbed(world.scheduler.now + 100.0)
+            (world.fault_power if power else world.fault_kill)(home, 1.0)
+            world.run_for(5.0)
+            world._heal()
+            world._empty()
+        return world.ledger.redelivered
+    finally:
+        world.close()

@@ -98,6 +98,7 @@ class Member(Server):
         self.frozen = False
         # How long it has been frozen in all, and since when it is frozen now.
         self.thawed_s = self.frozen_since_s = 0.0
+        self.killed_s: list[float] = []  # When it was killed.
         self.fresh = False  # Started, and not known to be ready.
         self.tls: TlsOptions | None = None
 
@@ -116,6 +117,7 @@ class Member(Server):
         return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
+        self.killed_s.append(time.monotonic())
         super().kill()
         self.frozen = False
 

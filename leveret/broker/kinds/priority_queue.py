@@ -7,7 +7,7 @@ ascending numbers:
 there after a crash and below it is marked as redelivered. Here such a number would mark whatever of a low priority
 waits and was never looked at. So the log is told which ones: the numbers that are out are written as messages that came
 back (`Block.requeued`), which is just what they will be when somebody reads them there. Blocks are made for that as
-seldom as elsewhere (`Broker.note_deliveries`), and hold only what nobody has settled by then.
+elsewhere (`Broker.pump`), and hold only what nobody has settled by then.
 
 **What mirrors know of them.** Before it is handed out, not after: see `ExactClaims`.
 
@@ -97,8 +97,10 @@ class PriorityQueue(Queue):
     def show(self, ranges: list[tuple[int, int]]) -> None:
         """Handed out, and the log is to know."""
         self.shown += ranges
-        # By which the broker sees that there is something to note, sooner or later.
-        self.note_through(self.delivered_through - 1)
+        self.note_through(self.delivered_through - 1)  # By which the broker sees that there is something to note.
+
+    def has_shown_stored(self) -> bool:
+        return bool(self.shown)
 
     def put_back(self, entry: Span | Gap) -> None:
         self.levels.put_back(entry)

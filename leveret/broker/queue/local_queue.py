@@ -19,7 +19,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Literal, cast
 
 from leveret.base.counters import MessageCounters
-from leveret.base.range_set import merged
+from leveret.base.range_set import Wanted, merged
 from leveret.broker.delivery.answers import Status
 from leveret.broker.delivery.confirms import NEVER
 from leveret.broker.delivery.extension import Extensions
@@ -400,7 +400,8 @@ class LocalQueue:
             queue.subscribe(consumer, then)
 
     def unsubscribe(self, consumer: Consumer, then: Callable[[], None]) -> None:
-        """Ends a subscription, after what came before has been handed out."""
+        """Ends a subscription, after what came before has been handed out. If an auto-delete queue goes with it, `then`
+        is called when it is gone, and with it exchanges that lose their last binding: the client may rely on that."""
         self.catch_up()
         if self.spec.auto_delete and not self.deleted and self.is_last(consumer):
             self.remove_consumer(consumer, then)
@@ -497,6 +498,11 @@ class LocalQueue:
             for add_to in self.extensions.on_block:
                 add_to(block)
         return block
+
+    def has_shown_stored(self) -> bool:
+        """Tell whether messages were delivered that the log has, and the log does not know."""
+        wanted = Wanted(self.noted_through + 1, self.delivered_through, count_max=1)
+        return bool(self.host.measure(self, wanted).ranges)
 
     def note_deliveries(self) -> None:
         """There is to be a next block, which says what was delivered."""

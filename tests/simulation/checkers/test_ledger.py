@@ -104,12 +104,22 @@ def test_delivered_again_without_the_flag(story: Story) -> None:
 def test_a_crash_excuses_a_missing_flag(story: Story) -> None:
     (number,) = story.publish()
     story.deliver(number, 1)
-    story.ledger.on_crashed("n2", 1.5)
-    story.ledger.on_crashed("n1", 1.6)
+    story.ledger.on_crashed("n2", 1.1)
+    story.ledger.on_crashed("n1", 1.2)
     story.deliver(number, 2, consumer="d")
     assert story.failures == []
     story.deliver(number, 3, consumer="e")
     assert len(story.failures) >= 1
+
+
+@pytest.mark.parametrize("slow_node", ["n1", "n2"])
+def test_a_crash_long_after_a_delivery_excuses_nothing_unless_the_disk_is_slow(story: Story, slow_node: str) -> None:
+    (number,) = story.publish()
+    story.ledger.on_slow(slow_node, 1.0)
+    story.deliver(number, 1)
+    story.ledger.on_crashed("n1", 1.6)
+    story.deliver(number, 2, consumer="d")
+    assert len(story.failures) == (slow_node == "n2")
 
 
 def test_a_delivery_that_comes_late_is_told_by_when_it_was_written(story: Story) -> None:

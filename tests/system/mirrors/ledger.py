@@ -3,7 +3,8 @@
 What the books must show, whatever happened:
 
 - every confirmed message is delivered;
-- whatever is delivered a second time is marked as redelivered;
+- whatever is delivered a second time is marked as redelivered. Of a queue without mirrors, only what was delivered
+  `NOTED_S` before its node was killed: the log has to be told, and a mirror is not asked before;
 - what is not so marked comes in the order in which it was published, for each publisher and consumer.
 
 A publisher never repeats itself: a number that was refused, or whose fate is unknown, is left at that, and the next one
@@ -31,14 +32,17 @@ from tests.support.raw import RawClient, Unexpected, publish_frames
 
 SILENCE_S = 3.0  # After which a client takes its node for dead.
 PREFETCH = 50
+NOTED_S = 0.5  # After which the log of a node knows what was delivered.
 LOST = (OSError, EOFError)
 
 
 class Book:
     """What became of the messages of one queue."""
 
-    def __init__(self, queue: str) -> None:
+    def __init__(self, queue: str, home: Member | None = None) -> None:
         self.queue = queue
+        self.home = home  # The node of a queue without mirrors.
+        self.seen_s: dict[tuple[str, int], float] = {}  # When its messages were delivered.
         self.lock = threading.Lock()
         self.confirmed: dict[str, set[int]] = {}
         self.seen: dict[str, Counter[int]] = {}
@@ -69,9 +73,18 @@ class Book:
         with self.lock:
             self.deliveries += 1
             seen = self.seen.setdefault(publisher, Counter())
-            if not redelivered and seen[number]:
+            if not redelivered and seen[number] and not self._is_forgotten(publisher, number):
                 self.faults.append(f"{publisher} {number} came again to {where}, not marked as redelivered")
             seen[number] += 1
+            if self.home is not None:
+                self.seen_s[publisher, number] = time.monotonic()
+
+    def _is_forgotten(self, publisher: str, number: int) -> bool:
+        """Returns whether the queue's node was killed just after it had delivered a message."""
+        seen_s = self.seen_s.get((publisher, number), 0.0)
+        return self.home is not None and any(
+            seen_s - SILENCE_S <= killed_s <= seen_s + NOTED_S for killed_s in self.home.killed_s
+        )
 
     def missing(self) -> dict[str, list[int]]:
         """Confirmed, and not delivered so far."""
@@ -280,10 +293,10 @@ class Ledger:
 
     def add(
         self, queue: str, publishers: int = 2, readers: int = 1, at: list[Member] | None = None, window: int = 20,
-        persistent: bool = True, pause_s: float = 0.0, kind: type[Publisher] = Publisher,
+        persistent: bool = True, pause_s: float = 0.0, kind: type[Publisher] = Publisher, home: Member | None = None,
     ) -> Book:  # fmt: skip
-        """`at`: the nodes that clients of this queue connect to; by default any."""
-        book = Book(queue)
+        """`at`: the nodes that clients of this queue connect to; by default any. `home`: of a queue without mirrors."""
+        book = Book(queue, home)
         self.books.append(book)
         number = len(self.books)
         choice = at or self.nodes.nodes

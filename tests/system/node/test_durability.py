@@ -217,6 +217,37 @@ def test_order_and_marks_of_what_was_given_back(start: Start) -> None:
     assert channel.basic_get("q")[0] is None
 
 
+@pytest.mark.parametrize("arguments", [{}, {"x-max-priority": 3}], ids=["plain", "priority"])
+@pytest.mark.parametrize("how", ["consume", "get"])
+def test_what_was_delivered_from_a_backlog_says_so_after_a_crash(
+    start: Start, how: str, arguments: dict[str, Any]
+) -> None:
+    """Nothing else is done with the queue after the deliveries, so only they can make the log note them."""
+    server = start()
+    connection = server.connect()
+    channel, confirming = connection.channel(), connection.channel()
+    confirming.confirm_delivery()
+    channel.queue_declare("q", durable=True, arguments=arguments)
+    channel.queue_declare("other", durable=True)
+    for number in range(6):
+        confirming.basic_publish("", "q", b"%d" % number, PERSISTENT)
+    if how == "get":
+        got = [channel.basic_get("q")[2] for _ in range(3)]
+    else:
+        channel.basic_qos(prefetch_count=3)
+        messages = channel.consume("q")
+        got = [next(messages)[2] for _ in range(3)]
+    assert got == [b"0", b"1", b"2"]
+    confirming.basic_publish("", "other", b"", PERSISTENT)  # It is confirmed when all before it is on disk.
+    server.kill()
+    server.start()
+    channel = server.channel()
+    there = [channel.basic_get("q") for _ in range(6)]
+    assert [(body, method.redelivered) for method, _, body in there] == [
+        (b"%d" % number, number < 3) for number in range(6)
+    ]
+
+
 # -- Space --------------------------------------------------------------------------------------------------------
 
 
