@@ -37,6 +37,7 @@ from leveret.metadata.mqtt.records import (
     Subscription,
     Will,
 )
+from leveret.metadata.shovel import commands as shovel
 from leveret.protocol.tables import DEPTH_MAX, Field, Table
 
 VERSION: Final = 1
@@ -453,6 +454,7 @@ _COLUMNS: Final[dict[Any, tuple[Callable[[Any], Json], Callable[[Any], Any]]]] =
     tuple[mqtt.ReleaseRow, ...]: _of_rows(mqtt.ReleaseRow),
     tuple[mqtt.SessionRow, ...]: _of_rows(mqtt.SessionRow),
     tuple[mqtt.DueRow, ...]: _of_rows(mqtt.DueRow),
+    tuple[shovel.AssignRow, ...]: _of_rows(shovel.AssignRow),
     get_type_hints(commands.SetParameter)["value"]: (_json, _json),
     get_type_hints(commands.SetPolicy)["definition"]: (_json_object, _json_object),
 }

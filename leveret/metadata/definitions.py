@@ -41,6 +41,8 @@ from leveret.metadata.model.records import (
 from leveret.metadata.rules.global_parameters import is_internal
 from leveret.metadata.rules.passwords import MD5, SHA256
 from leveret.metadata.rules.placement import INTERNAL
+from leveret.metadata.shovel.parameters import faults_of
+from leveret.metadata.shovel.records import SHOVEL
 from leveret.protocol.tables import DEPTH_MAX, Field, Table
 
 if TYPE_CHECKING:
@@ -348,6 +350,11 @@ class Reader:
             if not isinstance(value, dict):
                 raise BadDefinition("value must be an object")
             return [_set_policy(vhost, name, {**value, "definition": _joined(value.get("definition"))}, operator=True)]
+        if component == SHOVEL:
+            faults = faults_of(name, value)
+            if faults:
+                raise BadDefinition("; ".join(faults))
+            return [c.SetParameter(component, vhost, name, value)]
         return Skipped(f"this version has nothing that acts on parameters of component {component}")
 
     def _global_parameters(self, item: Mapping[str, Json]) -> list[c.Command] | Skipped:

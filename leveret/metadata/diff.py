@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 from leveret.base.json_values import same_json
 from leveret.metadata.model import events as e
 from leveret.metadata.mqtt import events as m
+from leveret.metadata.shovel.events import AssignmentChanged
 
 if TYPE_CHECKING:
     from leveret.base.json_values import Json
     from leveret.metadata.model.records import Binding
+    from leveret.metadata.shovel.records import WorkKey
     from leveret.metadata.store import Metadata
 
 K = TypeVar("K")
@@ -49,7 +51,14 @@ def events_between(old: Metadata, new: Metadata) -> tuple[e.Event, ...]:
     events += [e.ParameterChanged(*key) for key in _changed(old.parameters, new.parameters)]
     events += [e.GlobalParameterChanged(name) for name in _changed(old.global_parameters, new.global_parameters)]
     events += _clients(old, new)
+    works = {**old.assignments, **new.assignments}
+    events += [AssignmentChanged(*key) for key in works if _epoch(old, key) != _epoch(new, key)]
     return tuple(events)
+
+
+def _epoch(metadata: Metadata, key: WorkKey) -> int:
+    found = metadata.assignments.get(key)
+    return 0 if found is None else found.epoch
 
 
 def _clients(old: Metadata, new: Metadata) -> list[e.Event]:

@@ -33,6 +33,7 @@ from leveret.metadata.model.records import (
     VhostSpec,
 )
 from leveret.metadata.mqtt.records import ClientSession, DueWill, RetainedMessage
+from leveret.metadata.shovel.records import Assignment
 
 if TYPE_CHECKING:
     from leveret.metadata.store import Metadata
@@ -82,6 +83,10 @@ def _rows(metadata: Metadata) -> Iterator[list[Json]]:
     for node, count in metadata.starts.items():
         yield ["starts", node, count]
     yield from _mqtt_rows(metadata)
+    if metadata.last_assignment:
+        yield ["last assignment", metadata.last_assignment]
+    for assignment in metadata.assignments.values():
+        yield ["assignment", *dump_record(assignment)]
 
 
 def _mqtt_rows(metadata: Metadata) -> Iterator[list[Json]]:
@@ -256,6 +261,16 @@ def _read_will(metadata: Metadata, *values: Any) -> None:
     metadata.wills[will.number] = will
 
 
+def _read_last_assignment(metadata: Metadata, epoch: int) -> None:
+    metadata.last_assignment = int(epoch)
+
+
+def _read_assignment(metadata: Metadata, *values: Any) -> None:
+    assignment = load_record(Assignment, values)
+    assert assignment.epoch <= metadata.last_assignment  # Otherwise the next one could have the epoch of another.
+    metadata.assignments[assignment.key] = assignment
+
+
 _READERS: Final[dict[Any, Callable[..., None]]] = {
     "vhost": _read_vhost,
     "user": _read_user,
@@ -274,4 +289,6 @@ _READERS: Final[dict[Any, Callable[..., None]]] = {
     "session": _read_session,
     "leaving session": _read_leaving,
     "will": _read_will,
+    "last assignment": _read_last_assignment,
+    "assignment": _read_assignment,
 }

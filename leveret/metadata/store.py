@@ -34,7 +34,7 @@ from typing import Any, Final, TypeVar
 
 from leveret.base.json_values import Json, same_json
 from leveret.base.safe_regex import CHARACTERS_MAX, VHOST_COST_MAX, too_costly
-from leveret.metadata import client_sessions, retained_messages
+from leveret.metadata import assignments, client_sessions, retained_messages
 from leveret.metadata.model import commands as c
 from leveret.metadata.model import events as e
 from leveret.metadata.model.bindings import Bindings
@@ -76,6 +76,8 @@ from leveret.metadata.mqtt.records import ClientSession, DueWill
 from leveret.metadata.mqtt.tables import RetainedTable, SessionTable
 from leveret.metadata.rules.global_parameters import WEIGHT_MAX, bulk_fault, clear_fault_of, fault_of
 from leveret.metadata.rules.placement import OF_QUEUES, is_about, renamed_extra
+from leveret.metadata.shovel import commands as s
+from leveret.metadata.shovel.records import Assignment, WorkKey
 from leveret.metadata.snapshot import read_snapshot, write_snapshot
 
 __all__ = ["PREDECLARED", "Applied", "Metadata", "Refusal", "implicit_binding", "resource"]
@@ -131,6 +133,8 @@ class Metadata(ImplicitBindings):
         self.wills: dict[int, DueWill] = {}  # By number, ascending: those to be published.
         self.last_claim = 0
         self.last_will = 0
+        self.assignments: dict[WorkKey, Assignment] = {}
+        self.last_assignment = 0  # The highest epoch of an assignment.
 
     def apply(self, command: c.Command) -> Applied:
         """Apply the next command."""
@@ -209,6 +213,7 @@ class Metadata(ImplicitBindings):
         for parameter in [key for key in self.parameters if key[1] == name]:
             del self.parameters[parameter]
             events.append(e.ParameterChanged(*parameter))
+        assignments.drop_all(self, name, events)
         retained_messages.drop_all(self, name, events)
         client_sessions.drop_all(self, name, events)
         del self.vhosts[name]
@@ -574,9 +579,16 @@ class Metadata(ImplicitBindings):
         key = (command.component, command.vhost, command.name)
         if command.component in OF_QUEUES and not is_about(command.value, self.queues.get(key[1:])):
             return not_found("queue", command.name, command.vhost)  # Its deletion would have removed the parameter.
-        if key not in self.parameters or not same_json(self.parameters[key], command.value):
+        work = WorkKey(*key)
+        is_run = command.component in assignments.COMPONENTS
+        if is_run and (fault := assignments.fault_of(self, work) or bulk_fault(command.value, WEIGHT_MAX)) is not None:
+            return Refusal(406, fault)
+        is_new = key not in self.parameters or not same_json(self.parameters[key], command.value)
+        if is_new:
             self.parameters[key] = command.value
             events.append(e.ParameterChanged(*key))
+        if is_run and (is_new or self.assignments[work].user != command.user):
+            assignments.on_parameter_set(self, work, command.user, events)
         return None
 
     def _clear_parameter(self, command: c.ClearParameter, events: list[e.Event]) -> Refusal | None:
@@ -585,6 +597,7 @@ class Metadata(ImplicitBindings):
             return not_found(f"{command.component} parameter", command.name, command.vhost)
         del self.parameters[key]
         events.append(e.ParameterChanged(*key))
+        assignments.on_parameter_cleared(self, WorkKey(*key), events)
         return None
 
     def _set_global_parameter(self, command: c.SetGlobalParameter, events: list[e.Event]) -> Refusal | None:
@@ -615,6 +628,7 @@ class Metadata(ImplicitBindings):
         # a durable auto-delete exchange is there again after a restart.
         cascade = not command.alone
         client_sessions.lose_node(self, command.node, events)
+        assignments.lose_node(self, command.node, events)
         if command.run:
             self.runs[command.node] = command.run
             self.starts[command.node] = self.starts.get(command.node, 0) + 1
@@ -629,6 +643,7 @@ class Metadata(ImplicitBindings):
     def _forget_node(self, command: c.ForgetNode, events: list[e.Event]) -> Refusal | None:
         self.runs.pop(command.node, None)
         client_sessions.lose_node(self, command.node, events)
+        assignments.lose_node(self, command.node, events)
         for queue in list(self.queues.values()):
             if queue.view is None:
                 view = None
@@ -646,6 +661,7 @@ class Metadata(ImplicitBindings):
 
     def _rename_node(self, command: c.RenameNode, events: list[e.Event]) -> Refusal | None:
         client_sessions.rename_node(self, command.old, command.new, events)
+        assignments.rename_node(self, command.old, command.new, events)
         for key, queue in list(self.queues.items()):
             if queue.view is not None and command.old in queue.view.ring:
                 joined = {command.new if name == command.old else name: at for name, at in queue.joined.items()}
@@ -715,4 +731,8 @@ _FOLDS: Final[dict[type, _Fold]] = {
     m.ChangeSessions: client_sessions.change_sessions,
     m.SweepSessions: client_sessions.sweep_sessions,
     m.WillsPublished: client_sessions.wills_published,
+    s.AssignWork: assignments.assign_work,
+    s.PauseWork: assignments.pause_work,
+    s.RestartWork: assignments.restart_work,
+    s.ReportWork: assignments.report_work,
 }

@@ -36,6 +36,7 @@ LAYERS = (
     "leveret.storage",
     "leveret.raft",
     "leveret.metadata.mqtt",
+    "leveret.metadata.shovel",
     "leveret.metadata.model",
     "leveret.metadata.rules",
     "leveret.metadata",

@@ -18,6 +18,7 @@ from leveret.base.json_values import Json
 from leveret.metadata.model.records import DestinationKind
 from leveret.metadata.model.view import View
 from leveret.metadata.mqtt import commands as m
+from leveret.metadata.shovel import commands as s
 from leveret.protocol.tables import Table
 
 # Vhosts and users
@@ -241,12 +242,16 @@ class ClearPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SetParameter:
-    """Make or replace a component's parameter in a vhost (a shovel, a federation upstream)."""
+    """Make or replace a component's parameter in a vhost (a shovel, a federation upstream).
+
+    `user` has set it; empty: an operator, who may do everything.
+    """
 
     component: str
     vhost: str
     name: str
     value: Json
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,4 +386,8 @@ Command: TypeAlias = (
     | m.ChangeSessions
     | m.SweepSessions
     | m.WillsPublished
+    | s.AssignWork
+    | s.PauseWork
+    | s.RestartWork
+    | s.ReportWork
 )

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from leveret.metadata.model.records import Binding, ExchangeSpec, QueueSpec
 from leveret.metadata.mqtt import events as m
+from leveret.metadata.shovel import events as s
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +159,5 @@ Event: TypeAlias = (
     | m.RetainedRefused
     | m.SessionChanged
     | m.WillDue
+    | s.AssignmentChanged
 )

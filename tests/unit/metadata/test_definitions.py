@@ -226,7 +226,7 @@ def test_what_cannot_be_read_says_why(section: str, item: Json, text: str) -> No
 @pytest.mark.parametrize(
     ("section", "item"),
     [
-        ("parameters", {"vhost": "/", "component": "shovel", "name": "s", "value": {}}),
+        ("parameters", {"vhost": "/", "component": "other", "name": "s", "value": {}}),
         ("global_parameters", {"name": "internal_cluster_id", "value": "x"}),
         ("exchanges", {"vhost": "/", "name": "", "type": "direct", "durable": True, "auto_delete": False}),
         ("exchanges", {"vhost": "/", "name": "amq.topic", "type": "topic", "durable": True, "auto_delete": False}),

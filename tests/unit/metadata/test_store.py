@@ -86,7 +86,7 @@ def test_deleting_a_vhost_removes_all_in_it(store: Metadata) -> None:
     assert {e.PermissionsChanged("ann", "v"), e.PolicyChanged("v"), e.ParameterChanged("shovel", "v", "s")} <= set(
         event for event in events if isinstance(event, e.PermissionsChanged | e.PolicyChanged | e.ParameterChanged)
     )
-    store.index, store.last_queue_id = index, 1
+    store.index, store.last_queue_id, store.last_assignment = index, 1, 0
     assert store.snapshot() == before
 
 
@@ -316,13 +316,13 @@ def test_policies_and_parameters(store: Metadata) -> None:
     assert store.apply(c.SetPolicy("/", "p", "^q", "queues", 1, {"max-length": True})).events == (e.PolicyChanged("/"),)
     assert refusal(store.apply(c.ClearPolicy("/", "p", operator=True))).code == 404
     assert store.apply(c.ClearPolicy("/", "p")).events == (e.PolicyChanged("/"),)
-    assert store.apply(c.SetParameter("shovel", "/", "s", {"a": [1]})).events == (
-        e.ParameterChanged("shovel", "/", "s"),
+    assert store.apply(c.SetParameter("other", "/", "s", {"a": [1]})).events == (
+        e.ParameterChanged("other", "/", "s"),
     )
-    assert store.apply(c.SetParameter("shovel", "/", "s", {"a": [1]})).events == ()
-    assert store.apply(c.SetParameter("shovel", "/", "s", {"a": [1.0]})).events != ()
-    assert store.apply(c.ClearParameter("shovel", "/", "s")).events != ()
-    assert refusal(store.apply(c.ClearParameter("shovel", "/", "s"))).code == 404
+    assert store.apply(c.SetParameter("other", "/", "s", {"a": [1]})).events == ()
+    assert store.apply(c.SetParameter("other", "/", "s", {"a": [1.0]})).events != ()
+    assert store.apply(c.ClearParameter("other", "/", "s")).events != ()
+    assert refusal(store.apply(c.ClearParameter("other", "/", "s"))).code == 404
     assert store.apply(c.SetGlobalParameter("g", None)).events == (e.GlobalParameterChanged("g"),)
     assert store.apply(c.ClearGlobalParameter("g")).events != ()
     assert refusal(store.apply(c.ClearGlobalParameter("g"))).code == 404

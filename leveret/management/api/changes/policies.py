@@ -24,6 +24,8 @@ from leveret.metadata.rules.global_parameters import (
 )
 from leveret.metadata.rules.placement import INTERNAL
 from leveret.metadata.rules.policy_validation import VHOST_LIMITS, limits_error, policy_error, term
+from leveret.metadata.shovel.parameters import faults_of, redacted
+from leveret.metadata.shovel.records import SHOVEL
 from leveret.node.admin.metadata.users_vhosts_policies import OPERATOR_POLICY, POLICY, RESERVED_COMPONENTS, as_value
 from leveret.node.admin.nodes.cluster import cluster_name
 
@@ -130,7 +132,7 @@ class PolicyHandlers(Handlers):
             if spec.limits
         ]
         found += (
-            {"value": value, "vhost": vhost, "component": component, "name": name}
+            {"value": redacted(value), "vhost": vhost, "component": component, "name": name}
             for (component, vhost, name), value in self.metadata.parameters.items()
             if component not in INTERNAL  # They have commands of their own.
         )
@@ -168,8 +170,10 @@ class PolicyHandlers(Handlers):
         value = (await request_body.object_of(request, "value"))["value"]
         if component in RESERVED_COMPONENTS:
             raise bad_request(f"{RESERVED_COMPONENTS[component]} may not be set using this method")
+        if component == SHOVEL:
+            return await self._put_shovel(request, vhost, request.parameters["name"], value)
         if component != LIMITS:
-            # What would act on it (a shovel, a federation upstream) does not exist.
+            # What would act on it (a federation upstream) does not exist.
             raise _invalid(f"component {component} not found")
         self.rights.check_administrator(request)  # Else a policymaker could lift what was set against it.
         if not isinstance(value, dict):
@@ -179,6 +183,16 @@ class PolicyHandlers(Handlers):
             raise _invalid(error)
         existed = bool(self.metadata.vhosts[vhost].limits)
         await self.change(c.SetVhostLimits(vhost, value, replace=True))
+        return created(existed)
+
+    async def _put_shovel(self, request: Request, vhost: str, name: str, value: Any) -> Response:
+        """Make or replace a shovel, whose direct ends have the rights of the user."""
+        user, permissions = request.user, self.node.broker.permissions
+        faults = faults_of(name, value, user, lambda other: permissions.may_enter(user, other))
+        if faults:
+            raise _invalid("\n".join(faults))
+        existed = (SHOVEL, vhost, name) in self.metadata.parameters
+        await self.change(c.SetParameter(SHOVEL, vhost, name, value, user))
         return created(existed)
 
     async def delete_parameter(self, request: Request) -> Response:

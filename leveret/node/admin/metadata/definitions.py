@@ -68,6 +68,8 @@ TOLD_EVERY: Final = 10_000
 LINES_MAX: Final = 50  # Messages of a kind that are shown.
 FAILURES_MAX: Final = 1_000  # Refused items after which an import is given up: the reason is not in single items.
 
+PARAMETERS: Final = "parameters"
+
 Say = Callable[[str], None]
 
 
@@ -120,6 +122,8 @@ class Import:
         self.done: dict[str, int] = {}
         self.same: dict[str, int] = {}  # Items that existed already.
         self.commands: dict[str, list[c.Command]] = {}
+        # Shovels come last: one that began before its queues are there would declare them, without their arguments.
+        self.workers: list[c.Command] = []
         # Vhosts and users that exist, or will be created before they are needed.
         self.vhosts = set(self.metadata.vhosts)
         self.users = set(self.metadata.users)
@@ -163,7 +167,10 @@ class Import:
             if problem is not None:
                 self.problems.add(f"{where}: {problem}")
                 return
-            self.commands[section].append(command)
+            if isinstance(command, c.SetParameter):
+                self.workers.append(command)
+            else:
+                self.commands[section].append(command)
 
     def _problem(self, command: c.Command) -> str | None:
         match command:
@@ -269,8 +276,9 @@ class Import:
     async def apply(self, say: Say) -> None:
         """Has the cluster commit all commands."""
         for section in SECTIONS:
-            commands = self.commands.pop(section, [])
             self.done[section] = self.same[section] = 0
+        for section in (*SECTIONS, PARAMETERS):
+            commands = self.commands.pop(section, []) if section in self.commands else self.workers
             for start in range(0, len(commands), paced_commands.AT_ONCE):
                 if start and start % TOLD_EVERY == 0:
                     say(f"{section}: {start} of {len(commands)}")
@@ -343,6 +351,9 @@ class Import:
             case c.SetPolicy(vhost=where, name=name, operator=operator):
                 kept = (metadata.operator_policies if operator else metadata.policies).get((where, name))
                 return kept is not None and definitions.same_policy(kept, command)
+            case c.SetParameter(component, where, name, value):
+                kept_value = metadata.parameters.get((component, where, name))
+                return kept_value is not None and same_json(kept_value, value)
             case c.SetGlobalParameter(name, value):
                 return name in metadata.global_parameters and same_json(metadata.global_parameters[name], value)
         return False

@@ -28,6 +28,8 @@ from leveret.metadata.rules.policy_validation import (
     policy_notes,
     unknown_keys,
 )
+from leveret.metadata.shovel.parameters import faults_of, redacted
+from leveret.metadata.shovel.records import SHOVEL
 from leveret.node.admin.common.command import ANYTHING, FLAG, NUMBER, OBJECT, RUNNING, TEXT, TEXTS, Commands, Refused
 from leveret.node.cluster import bulk_delete
 
@@ -306,7 +308,13 @@ async def set_parameter(control: Control, vhost: str, component: str, name: str,
         raise Refused(UNAVAILABLE, f"{RESERVED_COMPONENTS[component]} may not be set using this method")
     if component in LIMIT_COMPONENTS:
         raise Refused(UNAVAILABLE, "limits are set with set_vhost_limits")
-    # Components that would use it (a shovel, a federation upstream) do not exist in this version.
+    if component == SHOVEL:
+        faults = faults_of(name, value)
+        if faults:
+            _invalid("\n".join(faults))
+        await control.change(c.SetParameter(component, vhost, name, value))
+        return
+    # Components that would use it (a federation upstream) do not exist in this version.
     _invalid(f"component {component} not found")
 
 
@@ -328,7 +336,9 @@ async def list_parameters(control: Control, vhost: str) -> Any:
     found += [(component, name, value) for (component, at, name), value in metadata.parameters.items() if at == vhost]
     operators = metadata.operator_policies.items()
     found += [(OPERATOR_POLICY, name, as_value(policy)) for (at, name), policy in operators if at == vhost]
-    return [{"component": component, "name": name, "value": compact(value)} for component, name, value in found]
+    return [
+        {"component": component, "name": name, "value": compact(redacted(value))} for component, name, value in found
+    ]
 
 
 def as_value(policy: Policy) -> dict[str, Json]:

@@ -205,18 +205,35 @@ async def test_notes_on_what_does_nothing_here(one: FakeServer) -> None:
     done = await put(
         one,
         {
-            "parameters": [{"component": "shovel", "vhost": "/", "name": "s", "value": {}}],
+            "parameters": [{"component": "other", "vhost": "/", "name": "s", "value": {}}],
             "policies": [{"vhost": "/", "name": "p", "pattern": "", "definition": {"max-age": "1D", "ha-mode": "all"}}],
             "queues": [queue("a", policy="p"), queue("b", policy="p")],
         },
     )
     assert done["notes"] == [
         "parameters[0] 's' in vhost '/': left out: this version has nothing that acts on parameters of component "
-        "shovel",
+        "other",
         "policy 'p' in vhost '/': max-age, ha-mode have no effect: queues of no type that it applies to know all its "
         "keys",
         "queues: 'policy' has no meaning here, and is left out",
     ]
+
+
+async def test_a_shovel_is_imported_behind_its_queues_and_kept_if_it_is_the_same(one: FakeServer) -> None:
+    value = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://u:p@far", "dest-queue": "b"}
+    item = {"component": "shovel", "vhost": "/", "name": "s", "value": value}
+    done = await put(one, {"parameters": [item], "queues": [queue("a")]})
+    assert (done["done"]["parameters"], done["done"]["queues"]) == (1, 1)
+    kinds = [type(command) for command in one.all.changes]
+    assert kinds.index(c.DeclareQueue) < kinds.index(c.SetParameter)
+    again = await put(one, {"parameters": [item]})
+    assert (again["done"]["parameters"], again["same"]["parameters"]) == (0, 1)
+
+
+async def test_a_shovel_with_faults_is_not_imported(one: FakeServer) -> None:
+    item = {"component": "shovel", "vhost": "/", "name": "s", "value": {"src-queue": "a"}}
+    text = await refused(one, {"parameters": [item]})
+    assert 'Key "src-uri" not found in s' in text
 
 
 async def test_a_binding_of_other_types_is_the_same_binding(one: FakeServer) -> None:

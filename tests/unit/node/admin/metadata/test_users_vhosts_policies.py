@@ -179,13 +179,27 @@ async def test_a_policy_for_a_vhost_that_does_not_exist(one: FakeServer) -> None
     assert await refusal(one, "set_policy", **policy(vhost="v")) == (65, "Virtual host 'v' does not exist")
 
 
-async def test_parameters_have_no_component_yet(one: FakeServer) -> None:
-    shovel = {"vhost": "/", "component": "shovel", "name": "s", "value": {"a": 1}}
-    assert await refusal(one, "set_parameter", **shovel) == (69, "Validation failed\n\ncomponent shovel not found\n")
-    code, text = await refusal(one, "set_parameter", **{**shovel, "component": "policy"})
+async def test_parameters_of_no_component(one: FakeServer) -> None:
+    other = {"vhost": "/", "component": "other", "name": "s", "value": {"a": 1}}
+    assert await refusal(one, "set_parameter", **other) == (69, "Validation failed\n\ncomponent other not found\n")
+    code, text = await refusal(one, "set_parameter", **{**other, "component": "policy"})
     assert (code, text) == (69, "policies may not be set using this method")
     assert await ask(one, "list_parameters", vhost="/") == []
-    assert (await refusal(one, "clear_parameter", vhost="/", component="shovel", name="s"))[0] == 69
+    assert (await refusal(one, "clear_parameter", vhost="/", component="other", name="s"))[0] == 69
+
+
+async def test_a_shovel_is_set_listed_without_passwords_and_cleared(one: FakeServer) -> None:
+    shovel = {"vhost": "/", "component": "shovel", "name": "s"}
+    assert await refusal(one, "set_parameter", **shovel, value={"dest-uri": "amqp://", "src-queue": "a"}) == (
+        69,
+        'Validation failed\n\nKey "src-uri" not found in s\n',
+    )
+    value = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": ["amqp://ann:secret@far"], "dest-queue": "b"}
+    await ask(one, "set_parameter", **shovel, value=value)
+    (listed,) = await ask(one, "list_parameters", vhost="/")
+    assert "secret" not in listed["value"] and "amqp://far" in listed["value"]
+    await ask(one, "clear_parameter", **shovel)
+    assert await ask(one, "list_parameters", vhost="/") == []
 
 
 async def test_global_parameters(one: FakeServer) -> None:

@@ -1,0 +1,8 @@
+"""What the cluster knows of shovels: their parameters, and which node runs which.
+
+- `uris`: addresses of brokers, with the query parameters that RabbitMQ knows.
+- `parameters`: the keys of a shovel, RabbitMQ's checks and texts, and the `Shovel` that they make.
+- `records`, `commands`, `events`: who runs it. See `leveret.metadata.assignments` for the rules.
+
+`leveret.shovel` moves messages by them. No other package is needed to read any of it, except `base` and `protocol`.
+"""
