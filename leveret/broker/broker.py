@@ -59,7 +59,7 @@ from leveret.metadata.mqtt.events import RetainedChanged, SessionChanged
 from leveret.metadata.rules.global_parameters import CLUSTER_NAME
 from leveret.metadata.rules.partition_handling import PartitionHandling
 from leveret.metadata.rules.passwords import verify_password
-from leveret.metadata.rules.permissions import Permissions
+from leveret.metadata.rules.permissions import OPERATOR, Permissions
 from leveret.metadata.store import Applied, Metadata
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
 
 
 READ_AT_ONCE: Final = 16
+OPERATORS_TAGS: Final = ("administrator", "impersonator")
 MASTERLESS_TICKS_MAX: Final = 10  # Seconds in which it is waited for who has a queue now.
 
 AnyQueue: TypeAlias = LocalQueue | RemoteQueue
@@ -772,7 +773,9 @@ class Broker:
 
     def tags_of(self, user: str) -> tuple[str, ...]:
         spec = self.metadata.users.get(user)
-        return () if spec is None else spec.tags
+        if spec is None:
+            return OPERATORS_TAGS if user == OPERATOR else ()
+        return spec.tags
 
     def number_connection(self) -> int:
         self.connection_count += 1

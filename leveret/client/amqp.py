@@ -6,8 +6,8 @@ The bytes are put together by hand, since a load generator must cost less than t
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 FRAME_MAX: Final = 131_072
 CHANNEL: Final = 1
@@ -33,14 +33,19 @@ BASIC_PUBLISH, BASIC_RETURN, BASIC_DELIVER = (60, 40), (60, 50), (60, 60)
 BASIC_GET, BASIC_GET_OK, BASIC_GET_EMPTY = (60, 70), (60, 71), (60, 72)
 BASIC_ACK, BASIC_NACK = (60, 80), (60, 120)
 CONFIRM_SELECT = (85, 10)
+CONNECTION_CLOSE_OK, CHANNEL_CLOSE_OK = (10, 51), (20, 41)
 
 # Bits of queue.declare and exchange.declare, of basic.consume, and of basic.publish.
 PASSIVE, DURABLE, AUTO_DELETE = 1, 2, 4
+EXCLUSIVE = 4  # Of queue.declare, where auto-delete is 8.
+QUEUE_AUTO_DELETE = 8
+REQUEUE = 2  # Of basic.nack.
 NO_ACK, NOWAIT = 2, 8
 MANDATORY = 1
 
-Argument = bool | int | str
-Table = Mapping[str, "Argument | Mapping[str, bool]"]
+Argument = bool | int | float | str | None
+Table = Mapping[str, "Value"]
+Value = Argument | Mapping[str, Any] | Sequence[Any]
 
 
 class BrokerError(Exception):
@@ -65,16 +70,22 @@ def table(fields: Table) -> bytes:
     return long(b"".join(short(name) + _field(value) for name, value in fields.items()))
 
 
-def _field(value: Argument | Mapping[str, bool]) -> bytes:
+def _field(value: Value) -> bytes:
     match value:
         case bool():
             return b"t" + bytes((value,))
         case int():
             return b"l" + struct.pack(">q", value)
+        case float():
+            return b"d" + struct.pack(">d", value)
         case str():
             return b"S" + long(value.encode())
-        case _:
+        case None:
+            return b"V"
+        case Mapping():
             return b"F" + table(value)
+        case _:
+            return b"A" + long(b"".join(map(_field, value)))
 
 
 def frame(kind: int, payload: bytes, channel: int = CHANNEL) -> bytes:

@@ -43,14 +43,23 @@ CAPABILITIES: Final = {
     )
 }
 _TUNE: Final = struct.Struct(">HIH")
+FRAME_MIN: Final = 4_096
 
 
 class Handshake:
-    """Logs in with PLAIN and without heartbeats, and opens channel 1."""
+    """Logs in and opens channel 1.
 
-    def __init__(self, address: Address, properties: Table) -> None:
+    Without `mechanisms` it logs in with PLAIN, otherwise with the first of them that the broker offers. `heartbeat_s`
+    is what this side would like; 0: none.
+    """
+
+    def __init__(
+        self, address: Address, properties: Table, mechanisms: tuple[str, ...] = (), heartbeat_s: int = 0
+    ) -> None:
         self.address = address
         self.properties = properties
+        self.mechanisms = mechanisms
+        self.heartbeat_s = heartbeat_s
         self.server_properties = b""  # The arguments of connection.start, still encoded.
         self.frame_max = FRAME_MAX
         self._steps: list[tuple[Name, Callable[[bytes], bytes]]] = [
@@ -79,12 +88,45 @@ class Handshake:
 
     def _on_start(self, arguments: bytes) -> bytes:
         self.server_properties = arguments
-        response = f"\0{self.address.user}\0{self.address.password}".encode()
+        mechanism = self._mechanism(arguments)
         properties = table({**self.properties, "capabilities": CAPABILITIES})
-        return method(CONNECTION_START_OK, properties + short("PLAIN") + long(response) + short("en_US"), 0)
+        response = self._response(mechanism)
+        return method(CONNECTION_START_OK, properties + short(mechanism) + long(response) + short("en_US"), 0)
+
+    def _mechanism(self, arguments: bytes) -> str:
+        if not self.mechanisms:
+            return "PLAIN"
+        offered = _offered(arguments)
+        for name in self.mechanisms:
+            if name.upper() in offered:
+                return name.upper()
+        raise BrokerError(f"the broker offers {' '.join(offered)}, and none of {' '.join(self.mechanisms).upper()}")
+
+    def _response(self, mechanism: str) -> bytes:
+        user, password = self.address.user, self.address.password
+        if mechanism == "EXTERNAL":
+            return b""
+        if mechanism == "AMQPLAIN":
+            return table({"LOGIN": user, "PASSWORD": password})[4:]
+        return f"\0{user}\0{password}".encode()
 
     def _on_tune(self, arguments: bytes) -> bytes:
-        channel_max, frame_max, _ = _TUNE.unpack(arguments)
+        if len(arguments) != _TUNE.size:
+            raise BrokerError("the broker's connection.tune is malformed")
+        channel_max, frame_max, heartbeat_s = _TUNE.unpack(arguments)
         self.frame_max = min(frame_max or FRAME_MAX, FRAME_MAX)
-        tuned = method(CONNECTION_TUNE_OK, _TUNE.pack(channel_max, self.frame_max, 0), 0)
+        if self.frame_max < FRAME_MIN:
+            raise BrokerError(f"the broker wants frames of at most {self.frame_max} bytes")
+        self.heartbeat_s = min(self.heartbeat_s, heartbeat_s or self.heartbeat_s)
+        tuned = method(CONNECTION_TUNE_OK, _TUNE.pack(channel_max, self.frame_max, self.heartbeat_s), 0)
         return tuned + method(CONNECTION_OPEN, short(self.address.vhost) + b"\0\0", 0)
+
+
+def _offered(arguments: bytes) -> list[str]:
+    """Returns the mechanisms in a connection.start. Raises BrokerError."""
+    try:
+        (size,) = struct.unpack_from(">I", arguments, 2)  # The server's properties, behind its version.
+        (length,) = struct.unpack_from(">I", arguments, 6 + size)
+    except struct.error:
+        raise BrokerError("the broker's connection.start is malformed") from None
+    return arguments[10 + size : 10 + size + length].decode("ascii", "replace").split()

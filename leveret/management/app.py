@@ -23,6 +23,7 @@ from leveret.management.api.extensions.jobs import JobHandlers
 from leveret.management.api.extensions.mirror_rings import RingHandlers
 from leveret.management.api.extensions.mqtt_state import MqttStateHandlers
 from leveret.management.api.extensions.page_queries import PageQueryHandlers
+from leveret.management.api.extensions.shovels import ShovelHandlers
 from leveret.management.api.extensions.spools import SpoolHandlers
 from leveret.management.api.lists.bindings import BindingHandlers
 from leveret.management.api.lists.connections import ConnectionHandlers
@@ -94,6 +95,7 @@ class Management:
         for kind in ACTIONS:
             kind(self).add_to(self.router)
         RingHandlers(self).add_to(self.router)
+        ShovelHandlers(self).add_to(self.router)
         SpoolHandlers(self).add_to(self.router)
         MqttStateHandlers(self).add_to(self.router)
         PageQueryHandlers(self).add_to(self.router)

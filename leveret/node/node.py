@@ -36,6 +36,7 @@ from leveret.metadata.rules.global_parameters import CLUSTER_ID, CLUSTER_NAME, c
 from leveret.metadata.rules.partition_handling import PARAMETER as PARTITION_HANDLING
 from leveret.metadata.rules.passwords import SALT_BYTES
 from leveret.metadata.rules.placement import labels_of
+from leveret.metadata.shovel.events import AssignmentChanged
 from leveret.metadata.store import Applied, Metadata
 from leveret.node.cluster import consensus
 from leveret.node.cluster.maintenance import Maintenance
@@ -43,6 +44,7 @@ from leveret.node.cluster.membership import Cluster
 from leveret.node.cluster.partition_pause import PartitionPause
 from leveret.node.cluster.transient_exchanges import TransientExchanges
 from leveret.node.config.settings import LOG_LEVELS
+from leveret.node.shovels.supervisor import Shovels
 from leveret.node.sockets.amqp_socket import AWAY, BEHIND, PACE_S, PACED, AmqpSocket
 from leveret.node.sockets.lingering import Lingerers
 from leveret.node.sockets.unauthenticated import Unauthenticated
@@ -163,6 +165,7 @@ class Node(consensus.ConsensusNode):
         self.transient = TransientExchanges(self)
         self.reads = RangeReads(self)
         self.samples = StatsHistory(self)
+        self.shovels = Shovels(self)
         self.member_changes = self.broker.member_changes = MemberChanges(self.broker, self._places, settings.mirroring)
         self.broker.mirrors.broadcast.spent = lambda: self.member_changes.book.spent
 
@@ -670,6 +673,8 @@ class Node(consensus.ConsensusNode):
         if any(isinstance(one, GlobalParameterChanged) and one.name.startswith(WITNESS) for one in events):
             for name in witness_names(self.metadata):
                 self.pausing.part_with(name)
+        if any(isinstance(one, AssignmentChanged) for one in events):
+            self.shovels.tick()
         self.maintenance.look()
         self.schedule()
 
@@ -697,6 +702,8 @@ class Node(consensus.ConsensusNode):
             self.member_changes.tick()
             if self.cluster.raft.is_leader and self.broker.arrivals.is_open:
                 self.broker.lead()
+                self.shovels.lead()
+        self.shovels.tick()
         if mirrors.has_work or self.member_changes.has_work:
             self.schedule()
 
@@ -724,6 +731,7 @@ class Node(consensus.ConsensusNode):
     async def stop(self) -> None:
         """Stops in a controlled way: clients are told, and gathered changes are written."""
         self.pausing.end()
+        self.shovels.stop()
         self.samples.stop()
         for timer in (self._ticker, self._watch, self._syncer, self._pacer):
             if timer is not None:

@@ -15,6 +15,7 @@ PURE_PACKAGES = (
     "base",
     "protocol",
     "metadata",
+    "shovel",
     "raft",
     "links",
     "replication",
@@ -55,6 +56,8 @@ IMPURE = frozenset(
     }
 )
 
+# Modules without I/O in packages that have some.
+PURE_MODULES = ("urllib.parse", "leveret.client.machine")
 IMPURE_CALLS = ("open", "print", "input")
 
 
@@ -77,6 +80,8 @@ def imported(tree: ast.AST, package: str) -> Iterator[tuple[int, str]]:
 
 def is_pure(name: str) -> bool:
     first, *rest = name.split(".")
+    if name.startswith(PURE_MODULES):
+        return True
     if first != "leveret":
         return first not in IMPURE
     if not rest or rest == ["__version__"]:

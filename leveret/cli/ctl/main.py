@@ -20,7 +20,7 @@ from leveret.cli.ctl.base.command import VHOST, Command, Failed, Given, Message,
 from leveret.cli.ctl.base.parse import parse
 from leveret.cli.ctl.metadata import definitions, policies_and_limits, users
 from leveret.cli.ctl.nodes import checks, cluster, maintenance, partitions, report, runtime, runtime_settings
-from leveret.cli.ctl.queues import leases, listings, mirrors, mqtt_state, rebalance, spools
+from leveret.cli.ctl.queues import leases, listings, mirrors, mqtt_state, rebalance, shovels, spools
 from leveret.cli.ctl.unsupported import REFUSED
 from leveret.cli.guard import guarded
 
@@ -119,6 +119,7 @@ ALL: Final = (
     *definitions.COMMANDS,
     *listings.COMMANDS,
     *leases.COMMANDS,
+    *shovels.COMMANDS,
     *spools.COMMANDS,
     *mqtt_state.COMMANDS,
     *mirrors.COMMANDS,

@@ -13,7 +13,7 @@ _EVENTS: Final = "there is no stream of events here; use the log, the metrics an
 _COPIES: Final = (
     "the copies of a quorum queue follow its policy here; see: leveretctl help set_policy, add_queue_mirror_link"
 )
-_MOVING: Final = "there are no shovels and no federation; to move messages between brokers use: leveret transfer"
+_MOVING: Final = "there is no federation; to move messages between brokers see: leveretctl help shovel_status"
 _TRACKING: Final = "login attempts are logged, and not counted by their source"
 
 REFUSED: Final[dict[str, str]] = {
@@ -42,9 +42,6 @@ REFUSED: Final[dict[str, str]] = {
     "shrink": _COPIES,
     "reclaim_quorum_memory": "a quorum queue has no write-ahead log of its own here",
     "set_stream_retention_policy": "use max-age and max-length-bytes in a policy; see: leveretctl help set_policy",
-    "shovel_status": _MOVING,
-    "delete_shovel": _MOVING,
-    "restart_shovel": _MOVING,
     "federation_status": _MOVING,
     "restart_federation_link": _MOVING,
     "list_node_auth_attempt_stats": _TRACKING,

@@ -50,7 +50,7 @@ from leveret.node.admin.common.command import (
 from leveret.node.admin.metadata import definitions, users_vhosts_policies
 from leveret.node.admin.nodes import cluster, diagnostics, maintenance, partitions, rebalance, runtime_settings
 from leveret.node.admin.nodes.rebalancer import Rebalancer
-from leveret.node.admin.queues import leases, lists, mirrors, mqtt_state, peek, queues, spools
+from leveret.node.admin.queues import leases, lists, mirrors, mqtt_state, peek, queues, shovels, spools
 from leveret.node.admin.statistics import peer_data, peer_queries, peer_stats
 from leveret.node.cluster.consensus import AdminError, split_address
 from leveret.node.sockets.peer_socket import CallFailed
@@ -91,6 +91,7 @@ COMMANDS: Final[dict[str, Command]] = {
     **maintenance.COMMANDS.table,
     **partitions.COMMANDS.table,
     **leases.COMMANDS.table,
+    **shovels.COMMANDS.table,
     **spools.COMMANDS.table,
     **mqtt_state.COMMANDS.table,
     **definitions.COMMANDS.table,

@@ -13,7 +13,7 @@ Style = Callable[[str], str]
 
 GROUPS: Final = (
     "Help", "Nodes", "Cluster", "Users", "Access Control", "Monitoring, observability and health checks", "Parameters",
-    "Policies", "Virtual hosts", "Configuration and Environment", "Feature flags", "Operations", "Queues",
+    "Policies", "Virtual hosts", "Configuration and Environment", "Feature flags", "Operations", "Shovels", "Queues",
     "Mirrored queues", "Upgrades and maintenance",
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.base.exit_codes import UNAVAILABLE
@@ -106,8 +107,9 @@ def trace_off(session: Session, given: Given) -> Output:
 
 def set_parameter(session: Session, given: Given) -> Output:
     component, name, value = given.words
+    shown = re.sub(r"(?<=://)[^\s\"?]*@", "", value)  # User and password of a URI are nobody's business.
     session.banner(
-        f'Setting runtime parameter "{name}" for component "{component}" to "{value}" in vhost "{given.vhost}" ...'
+        f'Setting runtime parameter "{name}" for component "{component}" to "{shown}" in vhost "{given.vhost}" ...'
     )
     arguments = {"vhost": given.vhost, "component": component, "name": name, "value": _json(session, value)}
     session.ask("set_parameter", arguments)
@@ -257,8 +259,9 @@ COMMANDS: Final = (
     ),
     Command(
         "set_parameter", PARAMETERS, "[--vhost <vhost>] <component_name> <name> <value>", "Sets a runtime parameter.",
-        "leveretctl set_parameter shovel nightly '{\"src-queue\":\"a\"}'", set_parameter, 3, 3, VHOST,
-        more="This version has no component with parameters, and refuses them all.",
+        "leveretctl set_parameter shovel nightly "
+        "'{\"src-uri\":\"amqp://\",\"src-queue\":\"a\",\"dest-uri\":\"amqp://far\",\"dest-queue\":\"b\"}'",
+        set_parameter, 3, 3, VHOST, more="The only component with parameters is shovel.",
     ),
     Command(
         "clear_user_limits", USERS, "<username> <limit_type> | all", "Clears user connection/channel limits",

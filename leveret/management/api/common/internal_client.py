@@ -25,8 +25,7 @@ from leveret.node.sockets.amqp_socket import AmqpSocket
 from leveret.protocol import methods as m
 from leveret.protocol.frames import BODY, HEAD, HEADER, METHOD, OVERHEAD, content
 from leveret.protocol.properties import Properties, decode, encode
-from leveret.sessions.amqp.channel import Channel
-from leveret.sessions.amqp.connection import Connection, Life
+from leveret.sessions.amqp.inner_connection import CHANNEL, InnerConnection
 from leveret.sessions.amqp.limits import Peer
 
 if TYPE_CHECKING:
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from leveret.node.node import Node
 
 OPERATION_S: Final = 20.0
-CHANNEL: Final = 1
 FRAME_MAX: Final = 131_072
+CAPABILITIES: Final = ("publisher_confirms", "basic.nack")
 
 M = TypeVar("M", bound=m.Method)
 
@@ -96,29 +95,6 @@ class _Wire(asyncio.Transport):
         """See there."""
 
 
-class _Inner(Connection):
-    """A connection past its handshake, that nobody counts."""
-
-    def open(self, user: str, vhost: str) -> None:
-        self._become(Life.RUNNING)
-        self.user = user
-        self.on_tuned(FRAME_MAX, CHANNEL, 0)
-        self.client_properties = {"connection_name": "HTTP API"}
-        self.capabilities = {"publisher_confirms": True, "basic.nack": True}
-        self.vhost = self.broker.vhosts[vhost]
-        self.login = self.broker.enter(self, user, vhost, self.number, counts=False)
-        self.broker.on_connection_opened(self, self.login)
-        self.channels[CHANNEL] = Channel(self, CHANNEL)
-        self.broker.connection_limits.on_channels(user, 1)  # Taken back with the channel.
-
-    def _shut(self, reason: str) -> None:
-        if not self.closed:
-            self._become(Life.CLOSED)
-            self.close_reason = reason
-            self.rest = b""
-            self.broker.on_connection_closed(self)
-
-
 class Session:
     """An open channel, for one request. Not to be shared: one question is asked at a time."""
 
@@ -141,11 +117,11 @@ class Session:
             raise not_found()
         client.transport = _Wire(self)
         peer = Peer(request.host, 0, "", 0, request.is_loopback)
-        connection = _Inner(self.node.broker, peer, self.node.limits)
+        connection = InnerConnection(self.node.broker, peer, self.node.limits)
         client.connection = connection
         self.node.clients[client] = None
         self.node.by_connection[connection] = client
-        connection.open(request.user, self._vhost)
+        connection.open(request.user, self._vhost, FRAME_MAX, "HTTP API", CAPABILITIES)
         return self
 
     async def __aexit__(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import resource
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -285,6 +286,7 @@ def node_figures(control: Control, http_logins: tuple[int, int], turns: TurnTime
         *_churn(control),
         *_global(control),
         *_logins(control, http_logins),
+        *_shovels(control),
         *_consensus(control),
         *_log(control),
         *_turns(turns),
@@ -439,6 +441,28 @@ def _logins(control: Control, http: tuple[int, int]) -> list[Figure]:
     return [
         Figure(name, COUNTER, text, "auth_attempt_metrics", [Sample(f'protocol="{of}"', value) for of, value in values])
         for name, (text, values) in found.items()
+    ]
+
+
+def _shovels(control: Control) -> list[Figure]:
+    """Return the shovels that this node runs, by state, and what they have moved."""
+    statuses = control.server.node.shovels.statuses()
+    if not statuses:
+        return []
+    states = Counter(one["state"] for one in statuses)
+    family = "shovel_metrics"
+    samples = [Sample(f'status="{state}"', count) for state, count in sorted(states.items())]
+    found = (
+        ("shovel_messages_forwarded_total", COUNTER, "Messages that shovels have moved", "forwarded"),
+        ("shovel_bytes_forwarded_total", COUNTER, "Bytes that shovels have published", "bytes"),
+        ("shovel_messages_pending", GAUGE, "Messages that shovels have published, and are not confirmed", "pending"),
+    )
+    return [
+        Figure("shovel_dynamic", GAUGE, "Number of dynamic shovels", family, samples),
+        *(
+            Figure(name, kind, text, family, _one(sum(one[key] for one in statuses)))
+            for name, kind, text, key in found
+        ),
     ]
 
 

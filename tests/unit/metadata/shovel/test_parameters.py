@@ -33,7 +33,7 @@ def test_a_value_that_is_no_object(value: Json) -> None:
 def test_contradictions() -> None:
     assert said(src_exchange="x") == ["Cannot specify 'src-exchange' and 'src-queue'"]
     assert said(dest_exchange="x", dest_queue="q") == ["Cannot specify 'dest-exchange' and 'dest-queue'"]
-    no_ack = {"delete-after": 1, "ack-mode": "no-ack"}
+    no_ack: dict[str, Json] = {"delete-after": 1, "ack-mode": "no-ack"}
     assert faults_of("n", {**WHOLE, **no_ack}) == ["Cannot specify 'no-ack' and numerical 'delete-after'"]
 
 
@@ -59,7 +59,7 @@ def test_the_value_of_a_key(key: str, value: Json, text: str) -> None:
 
 def test_unknown_keys() -> None:
     assert said(bogus=1) == ['Unrecognised terms [{<<"bogus">>,1}] in n']
-    several = {"e": 1.0, "b": [1, 2], "d": None, "c": True}
+    several: dict[str, Json] = {"e": 1.0, "b": [1, 2], "d": None, "c": True}
     assert faults_of("n", {**WHOLE, **several}) == [
         'Unrecognised terms [{<<"b">>,[1,2]},{<<"c">>,true},{<<"d">>,null},{<<"e">>,1.0}] in n'
     ]

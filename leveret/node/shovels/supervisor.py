@@ -1,0 +1,127 @@
+"""The shovels of this node, and at the leader the choice of who runs which.
+
+A worker runs here exactly while the metadata assign it to this node under its epoch, and this node may act: it has
+caught up, sees a majority, and is not paused by a partition. `tick` compares what should run with what does, so that no
+event can be missed; events only make it happen at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.metadata.model.maintenance_mark import out_of_service
+from leveret.metadata.shovel.commands import AssignRow, AssignWork, ReportWork
+from leveret.metadata.shovel.records import SHOVEL, Assignment, WorkKey
+from leveret.node.shovels.worker import ShovelWorker
+
+if TYPE_CHECKING:
+    from leveret.metadata.store import Applied
+    from leveret.node.node import Node
+
+logger = logging.getLogger("leveret.shovel")
+
+ENDED_MAX: Final = 100
+STARTED_AT_ONCE: Final = 20  # Workers that are started in one tick: each opens connections.
+
+
+class Shovels:
+    """Starts and stops the workers of this node."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.workers: dict[WorkKey, ShovelWorker] = {}
+        self.ended: deque[tuple[str, str, int]] = deque(maxlen=ENDED_MAX)  # Vhost, name, and how many were moved.
+        self.is_assigning = False
+        self.is_stopped = False
+
+    # -- Workers -------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Called every few milliseconds."""
+        assignments = self.node.metadata.assignments
+        if not assignments and not self.workers:
+            return
+        may_act = self._may_act()
+        name = self.node.settings.node_name
+        for key, worker in list(self.workers.items()):
+            wanted = assignments.get(key)
+            if not may_act or wanted is None or wanted.node != name or wanted.epoch != worker.assignment.epoch:
+                del self.workers[key]
+                worker.stop()
+            else:
+                worker.on_tick()
+        if may_act:
+            missing = [one for one in assignments.values() if one.node == name and one.key not in self.workers]
+            for assignment in missing[:STARTED_AT_ONCE]:
+                value = self.node.metadata.parameters.get(assignment.key)
+                self.workers[assignment.key] = ShovelWorker(self.node, assignment, value, self._report)
+
+    def _may_act(self) -> bool:
+        node = self.node
+        is_serving = node.broker.arrivals.is_open and not node.pausing.paused and node.fatal is None
+        return is_serving and node.cluster.has_majority and not self.is_stopped
+
+    def stop(self) -> None:
+        """The node stops."""
+        self.is_stopped = True
+        self.tick()
+
+    def _report(self, worker: ShovelWorker, done: bool) -> None:
+        assignment = worker.assignment
+        command = ReportWork(*assignment.key, assignment.epoch, worker.forwarded, done)
+        if done:
+            self.ended.append((assignment.vhost, assignment.name, worker.forwarded))
+
+        def on_agreed(applied: Applied) -> None:
+            """Another worker has taken over, or it was deleted: `tick` stops this one when that is applied here."""
+
+        self.node.propose(command, on_agreed, patient=done)
+
+    # -- The leader's part ---------------------------------------------------------------------------------------
+
+    def lead(self) -> None:
+        """Called in each tick at the leader: give what nobody runs to a node."""
+        assignments = self.node.metadata.assignments
+        if self.is_assigning or not assignments:
+            return
+        able = self._able_nodes()
+        adrift = [one for one in assignments.values() if not one.paused and one.node not in able]
+        if not adrift or not able:
+            return
+        loads = Counter(one.node for one in assignments.values() if one.node in able)
+        rows = []
+        for one in adrift:
+            node = min(able, key=lambda name: (loads[name], name))
+            loads[node] += 1
+            rows.append(AssignRow(*one.key, one.epoch, node))
+
+        def on_agreed(applied: Applied) -> None:
+            self.is_assigning = False
+
+        self.is_assigning = True
+        self.node.propose(AssignWork(tuple(rows)), on_agreed)
+
+    def _able_nodes(self) -> list[str]:
+        """Return the nodes that can run a shovel now."""
+        node = self.node
+        away, is_paused = out_of_service(node.metadata), node.pausing.is_paused
+        return [
+            one.name
+            for one in node.cluster.members()
+            if one.running and one.name not in away and not is_paused(one.name)
+        ]
+
+    # -- Listings ------------------------------------------------------------------------------------------------
+
+    def statuses(self) -> list[dict[str, Any]]:
+        """Return what this node knows of the shovels that it runs."""
+        return [
+            {"vhost": key.vhost, "name": key.name, "epoch": worker.assignment.epoch, **worker.status()}
+            for key, worker in self.workers.items()
+            if key.component == SHOVEL
+        ]
+
+    def assigned(self) -> list[Assignment]:
+        return [one for one in self.node.metadata.assignments.values() if one.component == SHOVEL]

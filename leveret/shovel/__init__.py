@@ -1,0 +1,20 @@
+"""Messages from one broker to another: a *link* takes from a source and publishes to a destination.
+
+    source ══ basic.deliver ══▶ Link ══ basic.publish ══▶ destination
+    source ◀══ basic.ack ══════ Link ◀══ basic.ack ══════ destination
+
+- `link`: the machine of a link. Deliveries in, publishes out; confirms in, acknowledgements out. No I/O, no clock.
+- `rewriting`: the properties and headers that a shovel sets.
+- `retries`: when to try again.
+
+What a link moves is said by the parameters of a shovel (`leveret.metadata.shovel`), and which node runs it by the
+metadata (`leveret.metadata.assignments`). `leveret.node.shovels` connects a link to two brokers, each over TCP, TLS or,
+if it is this cluster, over a pipe within the process: the same machine of a client (`leveret.client.machine`) speaks to
+all of them.
+
+**Nothing is lost.** With `on-confirm`, a message is acknowledged at the source when the destination has confirmed it.
+Whatever breaks between the two, the source has the message still, and delivers it again.
+
+**Nothing waits in memory.** A message that has arrived is written to the destination at once. If the destination does
+not read, the source is not read from. A link knows of a message that is under way its number and nothing else.
+"""
