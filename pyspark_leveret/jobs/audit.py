@@ -556,15 +556,29 @@ def per_channel(events: DataFrame, sent: DataFrame, whose: DataFrame) -> DataFra
         )
 
     published = part(sent.withColumnRenamed("who", "channel"), "published", f.col("last") - f.col("first") + 1)
-    given = events.filter("kind = 'delivered' and who != ''").withColumnRenamed("who", "channel")
     lost = whose.filter("kind = 'lost'")
-    parts = published.unionByName(part(given, "delivered", f.col("count"))).unionByName(
+    parts = published.unionByName(part(_taken(events), "delivered", f.col("count"))).unionByName(
         part(lost, "lost", f.col("count"))
     )
     what = ("published", "delivered", "lost")
     return parts.groupBy("vhost", "queue", "channel").agg(
-        *(f.sum(f.when(f.col("what") == name, f.col("count")).otherwise(0)).alias(name) for name in what)
-    )
+        *(f.round(f.sum(f.when(f.col("what") == name, f.col("count")).otherwise(0))).cast("bigint").alias(name)
+          for name in what)
+    )  # fmt: skip
+
+
+def _taken(events: DataFrame) -> DataFrame:
+    """Returns deliveries with the channel that each went to. Consumers that took turns have a share of each range: what
+    is told is not which messages one of them got, but how many of the ranges together."""
+    from pyspark.sql import functions as f
+
+    given = events.filter("kind = 'delivered'")
+    alone = given.filter("who != ''").select("vhost", "queue", f.col("who").alias("channel"), "count")
+    turns = given.filter("who = ''").withColumn("to", f.from_json("detail", "to map<string, bigint>")["to"])
+    total = f.aggregate(f.map_values("to"), f.lit(0).cast("bigint"), lambda so_far, one: so_far + one)
+    shares = turns.select("vhost", "queue", "count", total.alias("total"), f.explode("to").alias("channel", "taken"))
+    named = shares.filter("channel != '' and total > 0")
+    return alone.unionByName(named.select("vhost", "queue", "channel", f.expr("count * taken / total").alias("count")))
 
 
 def width(begin_ms: int, end_ms: int) -> int:

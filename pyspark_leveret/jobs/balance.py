@@ -182,9 +182,12 @@ def used(events: DataFrame, window_min: int) -> dict[Key, Use]:
     for row in work.agg(f.sum("count").alias("count")).toLocalIterator():
         loads.setdefault((row.vhost, row.queue, row.id), {})[row.at] = float(row["count"])
     # "10.0.0.7:40000 -> 10.0.0.1:5672 (1)", followed by a consumer's tag. A publisher at another node is in its
-    # journal.
+    # journal. Consumers that took turns are named by `to`.
+    takers = f.map_keys(f.from_json("detail", "to map<string, bigint>")["to"])
+    names = f.when((kind == "delivered") & (who == ""), takers).otherwise(f.array(who))
     client = f.when(who.contains(" -> "), f.regexp_extract(who, r"^(\S+ -> \S+)", 1)).when(kind == "delivered", who)
-    clients = told.filter(kind.isin("published", "routed", "delivered") & (who != "")).groupBy("vhost", "queue", "id")
+    users = told.filter(kind.isin("published", "routed", "delivered")).withColumn("who", f.explode(names))
+    clients = users.filter(who != "").groupBy("vhost", "queue", "id")
     counts = {
         (row.vhost, row.queue, row.id): row.clients
         for row in clients.agg(f.countDistinct(client).alias("clients")).toLocalIterator()

@@ -33,6 +33,8 @@ def every_way_to_go(story: Story) -> None:
     story.tell(ONE, event("delivered", 41, 50, "c"), event("acked", 41, 50), event("acked", 45, 50))
     story.tell(ONE, event("rejected", 51, 52, reason="rejected"), event("expired", 53, 54), event("dropped", 55, 56))
     story.tell(ONE, event("dead-lettered", 57, 58), *came(1, 5, queue="r", id=8))
+    turns = {"a": 2, "b": 1, "": 3}  # Of both ranges together.
+    story.tell(ONE, event("delivered", 61, 64, to=turns), event("delivered", 66, 67, to=turns))
     story.tell(TWO, event("replicated", 59, 60, ONE, what="settled"), event("replicated", 61, 80, ONE, what="filled"))
     story.tell(ONE, event("stopped", 1, 5, queue="r", id=8, reason="deleted"))
     story.holds("q", 61, 70, 96)
@@ -145,6 +147,7 @@ def test_every_way_to_go_is_accounted_for_and_what_is_nowhere_is_lost(found: Fou
     assert lost.channel == WHO
     channels = {row.channel: row for row in found.audit.channels.filter("queue = 'q'").collect()}
     assert (channels[WHO].published, channels[WHO].lost, channels["c"].delivered) == (110, 25, 70)
+    assert (channels["a"].delivered, channels["b"].delivered, "" in channels) == (2, 1, False)
 
 
 @pytest.mark.long

@@ -156,8 +156,9 @@ def test_what_journals_tell(spark: Any) -> None:
         700, event("delivered", first=1001, last=1005, who=f"{two} (1) tag"), event("acked", first=1001, last=1005)
     )
     told.tell(701, event("delivered", first=1006, last=1021, who="moving to n3"))
+    told.tell(702, event("delivered", first=1006, last=1007, who="", to={f"{two} (1) tag": 1, "n2 other": 1}))
     found = balance.used(told.events(spark), 3)
-    assert found == {("/", "q", 1): Use(2, {1: 21.0, 2: 10.0})}
+    assert found == {("/", "q", 1): Use(3, {1: 21.0, 2: 12.0})}
 
 
 @pytest.mark.spark
