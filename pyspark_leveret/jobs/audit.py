@@ -49,6 +49,8 @@ from pyspark_leveret.jobs.support.common import access_of, add_schedule, say
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
+    Ledgers = tuple[DataFrame | None, DataFrame | None]  # Of publishers, and of consumers.
+
 DESCRIPTION: Final = """\
 Finds lost, duplicated and reordered messages. It reads the event journals of all nodes, the queues, and the ledgers of
 clients if there are any, and reports what happened to every confirmed message. It covers queues whose policy has the
@@ -189,9 +191,11 @@ def step(number: int, text: str) -> None:
     say(f"step {number} of {AUDIT_STEPS}: {text}")
 
 
-def before(parsed: argparse.Namespace) -> None:
-    """Checks that there are journals, before Spark is started, which takes a while. Raises LeveretError."""
-    journal_facts.find_journals(journal_facts.access_from({**access_of(parsed), "vhost": "/"}))
+def before(parsed: argparse.Namespace) -> bool:
+    """Checks that there are journals, before Spark is started, which takes a while. Returns whether there is little to
+    do. Raises LeveretError."""
+    found = journal_facts.find_journals(journal_facts.access_from({**access_of(parsed), "vhost": "/"}))
+    return found.is_short and parsed.every is None and not parsed.follow
 
 
 def audit(spark: SparkSession, options: Mapping[str, str], rules: Rules | None = None) -> Audit:
@@ -201,7 +205,8 @@ def audit(spark: SparkSession, options: Mapping[str, str], rules: Rules | None =
     journals = journal_facts.find_journals(access)
     if journals.silent:
         say(f"not readable, since their nodes do not run: the journals of {', '.join(journals.silent)}")
-    read_ledgers(spark, rules, journals.cluster)  # What is no ledger, or another cluster's, is refused at once.
+    # What is no ledger, or another cluster's, is refused at once.
+    written = read_ledgers(spark, rules, journals.cluster)
     step(1, "reading the journals")
     first = _events(spark, options, rules, {"subscribe": ",".join(journals.names)})
     before = journal_facts.kept(first)
@@ -215,7 +220,7 @@ def audit(spark: SparkSession, options: Mapping[str, str], rules: Rules | None =
     more = {"subscribe": ",".join(journals.names), "startingOffsets": json.dumps(ends)}
     second = _events(spark, options, rules, more)
     events = first.selectExpr("*", "false is_second").unionByName(second.selectExpr("*", "true is_second"))
-    return examine(spark, events, present, rules, journals.silent, journals.cluster)
+    return examine(spark, events, present, rules, journals.silent, journals.cluster, written)
 
 
 def _events(spark: SparkSession, options: Mapping[str, str], rules: Rules, more: Mapping[str, str]) -> DataFrame:
@@ -232,14 +237,16 @@ def examine(
     rules: Rules,
     silent: tuple[str, ...] = (),
     cluster: str | None = None,
+    written: Ledgers | None = None,
 ) -> Audit:
     """Judges events, as `journal.read` returns them, and the messages of queues, as `journal_facts.read_queues` does.
     Both are read many times, and should be persisted. `is_second` may mark events that were read after the queues.
-    `cluster`: its name, for ledgers that have it. Raises LeveretError."""
+    `cluster`: its name, for ledgers that have it. `written`: the ledgers, if they were read before. Raises
+    LeveretError."""
     from pyspark.sql import functions as f
 
     now_ms = int(time.time() * 1000)
-    published, consumed = read_ledgers(spark, rules, cluster)
+    published, consumed = written or read_ledgers(spark, rules, cluster)
     step(4, "gathering what was published, confirmed and acknowledged")
     kept = journal_facts.kept(events)
     events = journal_facts.with_stays(events, kept.has_moves)
@@ -352,9 +359,7 @@ class _Books:
         return found
 
 
-def read_ledgers(
-    spark: SparkSession, rules: Rules, cluster: str | None
-) -> tuple[DataFrame | None, DataFrame | None]:
+def read_ledgers(spark: SparkSession, rules: Rules, cluster: str | None) -> Ledgers:
     """Returns the ledgers of publishers and of consumers, None for those that are not given. Raises LeveretError."""
 
     def read(path: str | None, at: str) -> DataFrame | None:

@@ -58,7 +58,8 @@ def _repeat(
 ) -> NoReturn:
     """Runs a job again and again, until a signal comes. What one run fails with, the next one may not."""
     signals.if_stopped(signals.GOES_ON, endless=True)
-    for due_s in schedule.times(time.time(), parsed.every, time.time):
+    begin_s = time.time()
+    while True:
         try:
             status.end(job.run(spark, parsed))
         except Exception as error:
@@ -68,22 +69,23 @@ def _repeat(
             print(f"leveret pipeline {name}: {reason}", file=sys.stderr)
             status.end(UNAVAILABLE, reason)
         spark.catalog.clearCache()
+        due_s = schedule.next_time(begin_s, parsed.every, time.time())
         common.say(f"next at {datetime.fromtimestamp(due_s, UTC):%Y-%m-%d %H:%M:%S} UTC")
         time.sleep(max(0.0, due_s - time.time()))
         status.renew()
-    raise AssertionError("a schedule has no end")
 
 
 def _work(name: str, job: ModuleType, parsed: argparse.Namespace, relay: signals.Relay) -> int:
+    is_short = False
     try:
         if hasattr(job, "before"):
-            job.before(parsed)
+            is_short = job.before(parsed)
     except LeveretError as error:
         print(f"leveret pipeline {name}: {error}", file=sys.stderr)
         return int(getattr(job, "CANNOT_SAY", UNAVAILABLE))
     try:
         common.say("starting Spark ...")
-        spark = common.session(name, parsed.master, parsed.conf)
+        spark = common.session(name, parsed.master, parsed.conf, is_short)
     except (common.NoJava, ValueError) as error:
         print(f"leveret pipeline: {error}", file=sys.stderr)
         return UNAVAILABLE if isinstance(error, common.NoJava) else USAGE

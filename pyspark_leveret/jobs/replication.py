@@ -61,6 +61,8 @@ LINES_MAX: Final = 3
 MARKS_MAX: Final = 60
 _KEYS: Final = ("vhost", "queue", "id")
 
+Point = tuple[int, float | None]  # Milliseconds since 1970, and a value.
+
 
 @dataclass(frozen=True)
 class Replication:
@@ -90,10 +92,13 @@ def _step(text: str) -> int:
     return int(text)
 
 
-def before(parsed: argparse.Namespace) -> None:
-    """Checks that there is a journal, before Spark is started. Raises LeveretError."""
-    if parsed.lake is None:
-        journal_facts.find_journals(journal_facts.access_from({**access_of(parsed), "vhost": "/"}))
+def before(parsed: argparse.Namespace) -> bool:
+    """Checks that there is a journal, before Spark is started. Returns whether there is little to do. Raises
+    LeveretError."""
+    if parsed.lake is not None:
+        return False
+    found = journal_facts.find_journals(journal_facts.access_from({**access_of(parsed), "vhost": "/"}))
+    return found.is_short and parsed.every is None
 
 
 def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
@@ -230,14 +235,17 @@ def _times(events: DataFrame, step_s: int) -> DataFrame:
 
 
 def mirrors(lag: DataFrame) -> DataFrame:
-    """Sums up all slots. The 95th percentile is that of the worst slot."""
+    """Sums up all slots. The 95th percentile is that of the worst slot. A node that is the master at the end is behind
+    nobody then."""
+    from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    return lag.groupBy(*_KEYS, "mirror").agg(
+    leads = f.max_by("master", "time").over(Window.partitionBy(*_KEYS)) == f.col("mirror")
+    return lag.withColumn("leads", leads).groupBy(*_KEYS, "mirror").agg(
         f.sum("replicated").alias("replicated"),
         f.sum("filled").alias("filled"),
         f.max("behind").alias("behind_max"),
-        f.max_by("behind", "time").alias("behind_end"),
+        f.when(~f.max("leads"), f.max_by("behind", "time")).alias("behind_end"),
         f.max("lag_p95_ms").alias("lag_p95_ms"),
         f.max("lag_max_ms").alias("lag_max_ms"),
     )
@@ -306,7 +314,7 @@ def _section(rows: Sequence[Row], happened: Sequence[Row], found: Replication) -
     )
     shown = sorted(names[:LINES_MAX])
     charts = [
-        chart(f"Mirrors: {unit}", unit, _lines(rows, shown, column), marks, found.begin_ms, found.end_ms)
+        chart(f"Mirrors: {unit}", unit, _lines(rows, shown, column, found.step_s), marks, found.begin_ms, found.end_ms)
         for unit, column in (
             ("messages behind", "behind"),
             ("messages a second", "rate"),
@@ -318,8 +326,24 @@ def _section(rows: Sequence[Row], happened: Sequence[Row], found: Replication) -
     return "".join(charts) + left + report.table(("#", "when", "what"), listed)
 
 
-def _lines(rows: Sequence[Row], names: Sequence[str], column: str) -> list[Line]:
-    return [Line(name, [(_ms(row.time), row[column]) for row in rows if row.mirror == name]) for name in names]
+def _lines(rows: Sequence[Row], names: Sequence[str], column: str, step_s: int) -> list[Line]:
+    return [
+        Line(name, _whole_line([(_ms(row.time), row[column]) for row in rows if row.mirror == name], column, step_s))
+        for name in names
+    ]
+
+
+def _whole_line(points: Sequence[Point], column: str, step_s: int) -> list[Point]:
+    """Adds slots in which nothing happened, which have no rows: nothing was written then, and a mirror stayed as far
+    behind as it was."""
+    whole: list[Point] = []
+    for at, value in points:
+        if whole and at - whole[-1][0] > step_s * 1000:
+            before, last = whole[-1]
+            still = last if column == "behind" else 0.0 if column == "rate" else None
+            whole += [(before + step_s * 1000, still), (at - step_s * 1000, still)]
+        whole.append((at, value))
+    return whole
 
 
 def _ms(time: Any) -> int:

@@ -81,10 +81,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lake", metavar="PATH", help="read archived journals, and make the whole table")
 
 
-def before(parsed: argparse.Namespace) -> None:
-    """Checks that there is a journal, before Spark is started. Raises LeveretError."""
-    if parsed.lake is None:
-        journal_facts.find_journals(journal_facts.access_from({**access_of(parsed), "vhost": "/"}))
+def before(parsed: argparse.Namespace) -> bool:
+    """Checks that there is a journal, before Spark is started. Returns whether there is little to do. Raises
+    LeveretError."""
+    if parsed.lake is not None:
+        return False
+    found = journal_facts.find_journals(journal_facts.access_from({**access_of(parsed), "vhost": "/"}))
+    return found.is_short and parsed.every is None and not parsed.continuous
 
 
 def run(spark: SparkSession, parsed: argparse.Namespace) -> int:

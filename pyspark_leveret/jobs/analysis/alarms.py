@@ -35,7 +35,7 @@ from pyspark_leveret.jobs import journal
 from pyspark_leveret.jobs.analysis import journal_facts
 from pyspark_leveret.jobs.analysis.range_sweep import cut, sweep
 from pyspark_leveret.jobs.support import job_status
-from pyspark_leveret.jobs.support.common import follow, say
+from pyspark_leveret.jobs.support.common import adapt, follow, say
 from pyspark_leveret.jobs.support.signals import BEGINS_ANEW, GOES_ON, if_stopped
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class Alarms:
         from pyspark.sql import functions as f
 
         now_ms = int(time.time() * 1000)
+        adapt(rows)
         events = journal_facts.filtered(rows.filter("kind is not null"), self.rules.vhost, self.rules.queues).persist()
         before, cuts = self._state(number - 1)
         cuts = cuts.unionByName(_cuts(events)).distinct()

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from leveret.data.client import QueueInfo
 
 SETTLE_S: Final = 2.0
+SHORT_BYTES: Final = 32 << 20  # Of journals that are read in less time than Java takes to compile well.
 SLACK_MS: Final = 1_000  # Clocks of nodes are at most so far apart.
 JUMP_MS: Final = 5_000  # A clock that goes back by more was set.
 PIECE: Final = 50_000_000  # Message numbers of a queue that one task asks for.
@@ -74,6 +75,11 @@ class Journals:
     names: tuple[str, ...]
     silent: tuple[str, ...]  # Nodes that do not run: their journals cannot be read.
     cluster: str | None = None  # The cluster's name; None if the user may not ask for it.
+    bytes: int = 0  # Of those that can be read, approximately.
+
+    @property
+    def is_short(self) -> bool:
+        return self.bytes < SHORT_BYTES
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ def find_journals(access: Access) -> Journals:
     silent = tuple(info.master for info in found if info not in readable)
     with explained(access, "ask for the name of the cluster"):
         cluster = client(replace(access, vhost="/"), PLANNING_PATIENCE_S).cluster_name()
-    return Journals(tuple(info.name for info in readable), silent, cluster)
+    return Journals(tuple(info.name for info in readable), silent, cluster, sum(info.bytes for info in readable))
 
 
 def kept(events: DataFrame) -> Kept:

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 PASSWORD_VARIABLE: Final = "LEVERET_PASSWORD"
 LOG_LEVEL: Final = "spark.log.level"
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+# Java compiles what it runs often once more, and better, which takes most of the time of a short job. Without that it
+# keeps too little room for code, unless told otherwise.
+QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 SLOW_START: Final = "Python worker failed to connect back"  # No setting of Spark gives a worker more time.
 _REASON: Final = re.compile(r"pyspark_leveret\.\w+\.(?:LeveretError|BadOption|BadSchema): (.+)")
 _OF_FILES: Final = re.compile(r"\b(?:org\.apache\.hadoop|java\.n?io)\.(?:\w+\.)*(\w+Exception): (.+)")
@@ -99,7 +103,9 @@ def access_of(parsed: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def session(name: str, master: str | None = None, settings: list[str] | tuple[str, ...] = ()) -> SparkSession:
+def session(
+    name: str, master: str | None = None, settings: list[str] | tuple[str, ...] = (), is_short: bool = False
+) -> SparkSession:
     """Starts the session of a job that runs as a command. Raises NoJava, or ValueError for a malformed --conf."""
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise NoJava("Spark needs Java 17 or newer, and there is none: apt-get install openjdk-17-jre-headless")
@@ -116,6 +122,8 @@ def session(name: str, master: str | None = None, settings: list[str] | tuple[st
     builder = SparkSession.builder.appName(f"leveret {name}").master(master or "local[*]")
     moves = str(sys.stderr.isatty()).lower()  # Progress bars are for terminals.
     builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.ui.showConsoleProgress", moves)
+    if is_short and (master or "local").startswith("local"):
+        builder = builder.config(JAVA_OPTIONS, QUICK_JAVA)
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 
-
-def times(begin_s: float, every_s: int, now_s: Callable[[], float]) -> Iterator[float]:
-    """Yields, each time a run begins, when the next one is due: a whole number of intervals after the first. Runs that
-    took longer than an interval are followed by one at the next such time, and not by several at once."""
-    while True:
-        yield begin_s + every_s * (int(max(now_s() - begin_s, 0.0) // every_s) + 1)
+def next_time(begin_s: float, every_s: int, now_s: float) -> float:
+    """Returns when a job that has ended is due again: a whole number of intervals after its first begin. What a run
+    missed that took longer than an interval is left out."""
+    return begin_s + every_s * (int(max(now_s - begin_s, 0.0) // every_s) + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 from leveret.metadata.rebalancing import Move, Plan
-from pyspark_leveret.jobs import pages
+from pyspark_leveret.jobs import pages, replication
 
 
 def test_a_plan_shows_nodes_before_and_after() -> None:
@@ -27,3 +27,11 @@ def test_a_lake_shows_days_and_arrivals() -> None:
     assert "00:00:01.000" in page
     single = pages.of_lake("/data/lake", days[1:], [], 1_000)
     assert "<svg" not in single and "1 messages of 1 queue<" in single
+
+
+def test_slots_in_which_nothing_happened_are_drawn() -> None:
+    told = [(0, 3.0), (1_000, 4.0), (9_000, 5.0)]
+    assert replication._whole_line(told, "rate", 1) == [*told[:2], (2_000, 0.0), (8_000, 0.0), told[2]]
+    assert replication._whole_line(told, "behind", 1) == [*told[:2], (2_000, 4.0), (8_000, 4.0), told[2]]
+    assert replication._whole_line(told, "lag_p95_ms", 1) == [*told[:2], (2_000, None), (8_000, None), told[2]]
+    assert replication._whole_line(told, "rate", 10) == told

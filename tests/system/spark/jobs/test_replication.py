@@ -83,8 +83,10 @@ def test_behind_by_the_second(spark: Any, tmp_path: Path) -> None:
         20,
     )
     assert (rows[2, "n2"].lag_p95_ms, rows[4, "n3"].filled, rows[7, "n3"].master) == (1000, 51, "n2")
-    [n3] = [row for row in found.mirrors.collect() if row.mirror == "n3"]
+    summed = {row.mirror: row for row in found.mirrors.collect()}
+    n3 = summed["n3"]
     assert (n3.replicated, n3.filled, n3.behind_max, n3.behind_end) == (101, 51, 50, 0)
+    assert (summed["n2"].behind_max, summed["n2"].behind_end) == (10, None)
     told = [(row.kind, row.text) for row in found.happenings.orderBy("time", "kind").collect()]
     assert told == [
         ("started", "n1 started"),

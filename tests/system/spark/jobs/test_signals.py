@@ -22,7 +22,7 @@ PLAY = """
             print("stopped by", threading.current_thread() is not threading.main_thread(), flush=True)
             self.java.kill()
 
-    def session(name, master, settings):
+    def session(name, master, settings, is_short):
         complain = "import sys\\nwhile 1: print('at java', file=sys.stderr)"
         Spark.java = subprocess.Popen([sys.executable, "-uc", complain])
         return Spark()
