@@ -264,7 +264,6 @@ class Server:
                 self._leaving = None
                 self.spooled = sum(spool.count for spool in node.broker.spools.active)
         if self.peers is not None:
-            self.peers.is_away = True
             self.peers.set_members({}, "this node stops")
 
     def _on_node_stopped(self, node: Node) -> None:

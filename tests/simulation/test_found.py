@@ -46,6 +46,16 @@ def test_of_queues_that_move_too() -> None:
     run(Plan(114, 3, 40, mirrored=True, featured=True, special=True, rebalanced=True, ailing=True))
 
 
+def test_of_a_cluster_without_mirrors_too() -> None:
+    """A queue that rejects publishes moved with more than its limit, and its new node stopped."""
+    run(Plan(517, 3, 120, (), 0, featured=True))
+
+
+def test_of_failing_disks_too() -> None:
+    """A node lost its power while it joined in its own place, and then told the others that they were no members."""
+    run(Plan(521, 3, 120, (), 0, ailing=True))
+
+
 @pytest.mark.parametrize("seed", [92820982, 93820981])
 def test_a_run_ends_though_clocks_are_a_day_apart(seed: int) -> None:
     """It simulated whole days, until what one node had delayed was due by the clock of another."""

@@ -143,7 +143,7 @@ class PeerLinks:
             DetectorOptions(options.silence_ms, 2 * options.tick_ms(), options.stable_ms, options.calm_ms)
         )
         self._members: dict[str, _Member] = {}
-        self.is_away = False  # The node's app is stopped, so no caller is told that it was removed.
+        self._has_cluster = False  # Else it has not joined yet, or its app is stopped: it cannot say who is no member.
         self._up: dict[str, PeerSocket] = {}  # outgoing
         self._wires: dict[PeerSocket, None] = {}  # all that are open
         self._unproven: Unauthenticated[PeerSocket] = Unauthenticated()
@@ -177,6 +177,7 @@ class PeerLinks:
     def set_members(self, members: Mapping[str, Address], why: str = "it is no longer a member of the cluster") -> None:
         """Sets the members of the cluster; the node itself may be among them. `why`: the reason for which links with
         others end."""
+        self._has_cluster = bool(members)
         for name in [name for name in self._members if name not in members]:
             self._forget(self._members[name], why)
         for name, address in members.items():
@@ -453,7 +454,7 @@ class PeerLinks:
         """Returns why a peer with the right cookie is refused; None if it is accepted."""
         if peer.name != expected:
             return f"expected {expected} at this address, found {peer.name}"
-        if self.is_away and not self._members:
+        if not self._has_cluster:
             return f"{self.me.name} belongs to no cluster yet, or its app is stopped"
         if member is None:
             return f"{peer.name} {NOT_A_MEMBER} of {self.me.name}"

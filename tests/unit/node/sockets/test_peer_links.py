@@ -363,7 +363,7 @@ async def closed(reader: asyncio.StreamReader) -> bytes:
 
 async def test_forgotten_member_is_down_and_turned_away(cluster: Cluster) -> None:
     a, b = await cluster.pair()
-    a.peers.set_members({})
+    a.peers.set_members({"a": a.address()})
     assert await a.until_down("b") == "it is no longer a member of the cluster"
     await b.until_down("a")
     async with asyncio.timeout(DEADLINE_S):
@@ -372,6 +372,17 @@ async def test_forgotten_member_is_down_and_turned_away(cluster: Cluster) -> Non
     assert not a.peers.is_up("b") and a.count("up", "b") == 1
     introduce(a, b)
     await a.until_up("b", 2)
+
+
+async def test_a_node_without_a_cluster_says_of_nobody_that_it_is_no_member(cluster: Cluster) -> None:
+    """It has yet to join, or its app is stopped. Whoever believed it would end itself, as one that was removed."""
+    a, b = await cluster.pair()
+    a.peers.set_members({}, "this node stops")
+    await b.until_down("a")
+    async with asyncio.timeout(DEADLINE_S):
+        while "belongs to no cluster yet" not in b.peers._members["a"].told:
+            assert "is not a member" not in b.peers._members["a"].told
+            await asyncio.sleep(0)
 
 
 async def test_wiped_node_under_an_old_name_is_not_the_member(cluster: Cluster) -> None:
