@@ -15,6 +15,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from leveret.base.range_set import Measured, Wanted
@@ -54,8 +55,10 @@ from leveret.node.storage import Storage
 from leveret.node.system import logs
 from leveret.node.system.alarms import Alarms, sockets_limit
 from leveret.node.system.data_folder import MESSAGES
+from leveret.protocol.stomp.frames import AUTHENTICATED, UNAUTHENTICATED
 from leveret.sessions.amqp.limits import Limits
 from leveret.sessions.mqtt.limits import NEVER_S, MqttLimits
+from leveret.sessions.stomp.limits import StompLimits
 from leveret.storage.log import Log, LogOptions
 from leveret.storage.size_estimate import measure
 
@@ -103,6 +106,7 @@ class Node(consensus.ConsensusNode):
         self.peers = peers
         self.limits = _limits(settings)
         self.mqtt_limits = _mqtt_limits(settings)
+        self.stomp_limits = _stomp_limits(settings)
         self.clients: dict[AmqpSocket, None] = {}
         self.unauthenticated: Unauthenticated[AmqpSocket] = Unauthenticated()  # Those of them that have not logged in.
         self.by_connection: dict[object, AmqpSocket] = {}
@@ -174,6 +178,7 @@ class Node(consensus.ConsensusNode):
         self.settings = settings
         self.limits = _limits(settings)
         self.mqtt_limits = _mqtt_limits(settings)
+        self.stomp_limits = _stomp_limits(settings)
 
     async def prepare(self) -> None:
         """Catches up with the cluster, or founds it. Afterwards the node may serve clients."""
@@ -793,4 +798,21 @@ def _mqtt_limits(settings: Settings) -> MqttLimits:
         packet_max=settings.mqtt_packet_max,
         topic_alias_max=settings.mqtt_topic_alias_max,
         disconnects_unauthorized=settings.mqtt_disconnect_on_unauthorized,
+    )
+
+
+def _stomp_limits(settings: Settings) -> StompLimits:
+    return StompLimits(
+        frame_max=settings.frame_max,
+        default_vhost=settings.stomp_default_vhost,
+        default_user=None if settings.stomp_default_user == "none" else settings.stomp_default_user,
+        default_password=settings.stomp_default_pass,
+        default_topic_exchange=settings.stomp_default_topic_exchange,
+        default_nack_requeue=settings.stomp_default_nack_requeue,
+        implicit_connect=settings.stomp_implicit_connect,
+        cert_login=settings.stomp_cert_login,
+        hides_server=settings.stomp_hide_server_info,
+        loopback_users=settings.loopback_users,
+        before_login=replace(UNAUTHENTICATED, frame_bytes_max=settings.stomp_frame_max_unauthenticated),
+        after_login=replace(AUTHENTICATED, frame_bytes_max=settings.stomp_frame_max),
     )

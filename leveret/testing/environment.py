@@ -112,6 +112,10 @@ def pinned(settings: Settings, ports: Mapping[str, int]) -> Settings:
         mqtt_tls_listeners=pin(settings.mqtt_tls_listeners, "mqtts"),
         web_mqtt_listeners=pin(settings.web_mqtt_listeners, "web_mqtt"),
         web_mqtt_tls_listeners=pin(settings.web_mqtt_tls_listeners, "web_mqtts"),
+        stomp_listeners=pin(settings.stomp_listeners, "stomp"),
+        stomp_tls_listeners=pin(settings.stomp_tls_listeners, "stomps"),
+        web_stomp_listeners=pin(settings.web_stomp_listeners, "web_stomp"),
+        web_stomp_tls_listeners=pin(settings.web_stomp_tls_listeners, "web_stomps"),
     )
 
 

@@ -53,6 +53,7 @@ class Server:
         self.arguments = tuple(arguments)
         self.port = self.tls_port = self.cluster_port = self.management_port = self.prometheus_port = 0
         self.mqtt_port = self.mqtt_tls_port = self.web_mqtt_port = self.web_mqtt_tls_port = 0
+        self.stomp_port = self.stomp_tls_port = self.web_stomp_port = 0
         self.process: Process | None = None
         self.connections: list[Any] = []
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,6 +86,12 @@ class Server:
                 self.web_mqtt_port = int(number)
             elif protocol == "web_mqtts":
                 self.web_mqtt_tls_port = int(number)
+            elif protocol == "stomp":
+                self.stomp_port = int(number)
+            elif protocol == "stomps":
+                self.stomp_tls_port = int(number)
+            elif protocol == "web_stomp":
+                self.web_stomp_port = int(number)
             elif protocol == "cluster":
                 self.cluster_port = int(number)
             elif protocol == "prometheus":

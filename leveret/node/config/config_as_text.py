@@ -18,7 +18,7 @@ from leveret.node.config.schema import USED
 from leveret.node.config.settings import DEFAULT_CLUSTER_PORT, Discovery, Listener, LogForm, Settings, TlsOptions
 
 SECRET: Final = "********"
-SECRETS: Final = ("default_pass", "cookie", "mqtt_default_pass")
+SECRETS: Final = ("default_pass", "cookie", "mqtt_default_pass", "stomp_default_pass")
 TICKS_PER_S: Final = 50  # A throughput per second is divided by this: see `load`.
 _KEYS: Final = {rule.field: key for key, rule in USED.items() if rule.field}
 _SECONDS: Final = ("net_ticktime",)  # Kept in milliseconds, written in seconds.
@@ -239,6 +239,11 @@ _PARTS: Final[dict[str, Any]] = {
     "web_mqtt_listeners": _web("web_mqtt.tcp"),
     "web_mqtt_tls_listeners": _web("web_mqtt.ssl"),
     "web_mqtt_tls": _tls("web_mqtt.ssl"),
+    "stomp_listeners": _listeners("stomp.listeners.tcp"),
+    "stomp_tls_listeners": _listeners("stomp.listeners.ssl"),
+    "web_stomp_listeners": _web("web_stomp.tcp"),
+    "web_stomp_tls_listeners": _web("web_stomp.ssl"),
+    "web_stomp_tls": _tls("web_stomp.ssl"),
     "linger_s": _linger,
     "management_listeners": _web("management.tcp", "none"),
     "management_tls_listeners": _web("management.ssl"),
@@ -275,6 +280,7 @@ _NO_LIMIT: Final = (
     "consumer_timeout_ms",
     "mqtt_subscription_ttl_ms",
     "web_mqtt_message_max",
+    "web_stomp_message_max",
 )
 
 
@@ -295,6 +301,8 @@ _IDLE: Final[dict[str, Any]] = {
     "log_file_level": _no_log_file,
     "log_file_form": _no_log_file,
     "log_rotation": _no_log_file,
-    "tls": lambda settings: not settings.ssl_listeners and not settings.mqtt_tls_listeners,
+    "tls": lambda settings: not (
+        settings.ssl_listeners or settings.mqtt_tls_listeners or settings.stomp_tls_listeners
+    ),
     "discovery": lambda settings: bool(settings.join),
 }

@@ -48,7 +48,7 @@ from leveret.node.config.settings import (
     TlsOptions,
     log_levels,
 )
-from leveret.node.config.web_settings import read_web_mqtt
+from leveret.node.config.web_settings import read_web
 
 T = TypeVar("T")
 
@@ -303,14 +303,18 @@ class _Reading:
         fields["config_files"] = tuple(os.path.abspath(path) for path in self.files)
         fields["tcp_listeners"] = self._tcp_listeners()
         fields["ssl_listeners"] = tuple(one for _, one, _ in self.below("listeners.ssl") if one is not None)
-        for field, group in (("mqtt_listeners", "mqtt.listeners.tcp"), ("mqtt_tls_listeners", "mqtt.listeners.ssl")):
-            fields[field] = tuple(one for _, one, _ in self.below(group) if one is not None)
+        for protocol in ("mqtt", "stomp"):
+            for field, kind in ((f"{protocol}_listeners", "tcp"), (f"{protocol}_tls_listeners", "ssl")):
+                group = f"{protocol}.listeners.{kind}"
+                fields[field] = tuple(one for _, one, _ in self.below(group) if one is not None)
         session_expiry = self.chosen.get("mqtt.max_session_expiry_interval_seconds")
         if session_expiry is not None:  # It counts more than the older name.
             fields["mqtt_subscription_ttl_ms"] = session_expiry.value
-        fields["tls"] = self._tls(needed=bool(fields["ssl_listeners"] or fields["mqtt_tls_listeners"]))
+        fields["tls"] = self._tls(
+            needed=bool(fields["ssl_listeners"] or fields["mqtt_tls_listeners"] or fields["stomp_tls_listeners"])
+        )
         fields |= read_management(self, fields)
-        fields |= read_web_mqtt(self)
+        fields |= read_web(self, "web_mqtt") | read_web(self, "web_stomp")
         fields["cluster_listener"] = self._cluster_listener((*fields["tcp_listeners"], *fields["ssl_listeners"]))
         fields["cluster_tls"] = self._cluster_tls()
         fields["discovery"] = self._discovery()
@@ -563,7 +567,11 @@ class _Reading:
             **{key: not fields["log_file"] and "log.file names no file" for key in schema.USED if _of_log_file(key)},
             "log.console.level": not fields.get("log_console", True) and "log.console is false",
             "ssl_options.certfile": not (
-                fields["ssl_listeners"] or fields["mqtt_tls_listeners"] or fields["web_mqtt_tls_listeners"]
+                fields["ssl_listeners"]
+                or fields["mqtt_tls_listeners"]
+                or fields["web_mqtt_tls_listeners"]
+                or fields["stomp_tls_listeners"]
+                or fields["web_stomp_tls_listeners"]
             )
             and "no listeners.ssl is given",
             "tcp_listen_options.linger.timeout": "linger_s" not in fields and "linger.on is not true",

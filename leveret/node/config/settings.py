@@ -236,6 +236,29 @@ class Settings:
     web_mqtt_path: str = "/ws"
     web_mqtt_message_max: int | None = None  # bytes of a WebSocket message
 
+    # STOMP
+    stomp_listeners: tuple[Listener, ...] = ()
+    stomp_tls_listeners: tuple[Listener, ...] = ()
+    stomp_proxy_protocol: bool = False
+    stomp_default_vhost: str = "/"
+    stomp_default_user: str = "guest"  # of clients that name none; "none": they are refused
+    stomp_default_pass: str = field(default="guest", repr=False)
+    stomp_default_topic_exchange: str = "amq.topic"
+    stomp_default_nack_requeue: bool = True
+    stomp_implicit_connect: bool = False
+    stomp_cert_login: bool = False
+    stomp_hide_server_info: bool = False
+    stomp_login_timeout_ms: int = 10_000
+    stomp_frame_max_unauthenticated: int = 64 * KIB
+    stomp_frame_max: int = 4 * MIB
+    web_stomp_listeners: tuple[Listener, ...] = ()
+    web_stomp_tls_listeners: tuple[Listener, ...] = ()
+    web_stomp_tls: TlsOptions | None = None
+    web_stomp_proxy_protocol: bool = False
+    web_stomp_path: str = "/ws"
+    web_stomp_frame: Literal["text", "binary"] = "text"  # in which messages are sent, unless they are no text
+    web_stomp_message_max: int | None = None  # bytes of a WebSocket message
+
     # Authentication
     auth_mechanisms: tuple[Literal["PLAIN", "AMQPLAIN", "EXTERNAL"], ...] = ("PLAIN", "AMQPLAIN")
     ssl_cert_login_from: Literal["distinguished_name", "common_name"] = "distinguished_name"
@@ -279,6 +302,16 @@ class Settings:
         """Whether MQTT clients can connect."""
         return bool(
             self.mqtt_listeners or self.mqtt_tls_listeners or self.web_mqtt_listeners or self.web_mqtt_tls_listeners
+        )
+
+    @property
+    def has_stomp(self) -> bool:
+        """Whether STOMP clients can connect."""
+        return bool(
+            self.stomp_listeners
+            or self.stomp_tls_listeners
+            or self.web_stomp_listeners
+            or self.web_stomp_tls_listeners
         )
 
     def memory_limit_bytes(self, total_bytes: int) -> int:

@@ -1,7 +1,8 @@
-"""Reads the settings of ports for HTTP of RabbitMQ's plugins: their TLS options, and those of MQTT over WebSocket.
+"""Reads the settings of ports for HTTP of RabbitMQ's plugins: their TLS options, and those of MQTT and STOMP over
+WebSocket.
 
-Without a setting there is no port for WebSockets, as there is none for MQTT. `web_mqtt.tcp.port` without an address
-means every interface; `web_mqtt.tcp.listener` has both.
+Without a setting there is no port for WebSockets, as there is none for MQTT and STOMP. `web_mqtt.tcp.port` without an
+address means every interface; `web_mqtt.tcp.listener` has both.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ if TYPE_CHECKING:
     from leveret.node.config.load import _Reading
 
 
-def read_web_mqtt(reading: _Reading) -> dict[str, Any]:
-    """Returns fields of `Settings`."""
-    tls = _listeners(reading, "web_mqtt.ssl.")
+def read_web(reading: _Reading, plugin: str) -> dict[str, Any]:
+    """Returns fields of `Settings` for `web_mqtt` or `web_stomp`."""
+    tls = _listeners(reading, f"{plugin}.ssl.")
     return {
-        "web_mqtt_listeners": _listeners(reading, "web_mqtt.tcp."),
-        "web_mqtt_tls_listeners": tls,
-        "web_mqtt_tls": read_tls(reading, "web_mqtt.ssl.", bool(tls)),
+        f"{plugin}_listeners": _listeners(reading, f"{plugin}.tcp."),
+        f"{plugin}_tls_listeners": tls,
+        f"{plugin}_tls": read_tls(reading, f"{plugin}.ssl.", bool(tls)),
     }
 
 

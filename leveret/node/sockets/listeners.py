@@ -1,6 +1,6 @@
-"""The listeners of a node: AMQP, MQTT (also over WebSocket), the management port, and Prometheus.
+"""The listeners of a node: AMQP, MQTT and STOMP (also over WebSocket), the management port, and Prometheus.
 
-Those for AMQP and MQTT are closed while the node is paused (`partition_pause`) or in maintenance (`maintenance`), and
+Those for clients are closed while the node is paused (`partition_pause`) or in maintenance (`maintenance`), and
 opened again at the ports they had: clients that know a port that the system chose must find it again. The others stay
 open, so that such a node can be asked why. If another process has taken a port meanwhile, the node tries again every
 second, and says so in its log.
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from leveret.node.config.settings import Listener
 from leveret.node.sockets.amqp_socket import AmqpSocket
 from leveret.node.sockets.mqtt_socket import WEB_SUBPROTOCOLS, MqttSocket
+from leveret.node.sockets.stomp_socket import STOMP_SUBPROTOCOLS, StompSocket
 from leveret.node.sockets.tls_failures import tell_failures
 from leveret.node.sockets.tls_handshakes import TlsHandshakes, TlsServer
 from leveret.node.sockets.web_socket import Service, WebSocket
@@ -31,7 +32,9 @@ logger = logging.getLogger("leveret")
 
 TLS_VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 REOPEN_S: Final = 1.0
-CLIENT_PORTS: Final = ("amqp", "amqps", "mqtt", "mqtts", "web_mqtt", "web_mqtts")
+CLIENT_PORTS: Final = (
+    "amqp", "amqps", "mqtt", "mqtts", "web_mqtt", "web_mqtts", "stomp", "stomps", "web_stomp", "web_stomps",
+)  # fmt: skip
 
 
 class Accepting(Protocol):
@@ -45,7 +48,7 @@ class StartFailed(Exception):
 
 
 class Listeners:
-    """The listeners of a process for AMQP, MQTT, HTTP and Prometheus."""
+    """The listeners of a process for AMQP, MQTT, STOMP, HTTP and Prometheus."""
 
     def __init__(self, server: Server) -> None:
         self.server = server  # Its settings are read whenever something is opened.
@@ -55,7 +58,7 @@ class Listeners:
         # The open ports: those of CLIENT_PORTS, management, management_tls, prometheus.
         self.management_url: str | None = None
         self.management_urls: dict[str, str] = {}  # The first one with TLS (https), and the first without (http).
-        self._for_clients: list[asyncio.Server | TlsServer] = []  # The servers of the AMQP and MQTT listeners.
+        self._for_clients: list[asyncio.Server | TlsServer] = []  # The servers of the listeners for clients.
         self._client_ports: dict[tuple[str, int], int] = {}  # Their ports, by name and by place.
         self._generation = 0  # How often they were closed.
         self._opened: Node | None = None  # The node that clients may use, unless it is paused or in maintenance.
@@ -95,10 +98,10 @@ class Listeners:
             # Imported in a thread, now: otherwise the loop would wait for disk and compiler at the first request.
             self.loop.run_in_executor(None, importlib.import_module, "leveret.management.app")
 
-    # -- AMQP and MQTT -------------------------------------------------------------------------------------------
+    # -- Clients -------------------------------------------------------------------------------------------------
 
     async def _open_for_clients(self, node: Node) -> bool:
-        """Opens all AMQP and MQTT listeners, or none. Returns False if they were to be closed again meanwhile."""
+        """Opens all listeners for clients, or none. Returns False if they were to be closed again meanwhile."""
         generation, opened = self._generation, []
         try:
             for name, tls, place, listener in self._client_listeners():
@@ -134,8 +137,12 @@ class Listeners:
             ("mqtts", settings.tls, settings.mqtt_tls_listeners),
             ("web_mqtt", None, settings.web_mqtt_listeners),
             ("web_mqtts", settings.web_mqtt_tls, settings.web_mqtt_tls_listeners),
+            ("stomp", None, settings.stomp_listeners),
+            ("stomps", settings.tls, settings.stomp_tls_listeners),
+            ("web_stomp", None, settings.web_stomp_listeners),
+            ("web_stomps", settings.web_stomp_tls, settings.web_stomp_tls_listeners),
         ):
-            context = tls_context(options, "AMQP" if name == "amqps" else "MQTT") if options and listeners else None
+            context = tls_context(options, _PROTOCOLS[_plain(name)]) if options and listeners else None
             found += [(name, context, place, listener) for place, listener in enumerate(listeners)]
         return found
 
@@ -232,21 +239,43 @@ class Listeners:
             node.samples.start()
 
 
+_PROTOCOLS: Final = {"amqp": "AMQP", "mqtt": "MQTT", "web_mqtt": "MQTT", "stomp": "STOMP", "web_stomp": "STOMP"}
+
+
+def _plain(name: str) -> str:
+    """Returns the name of a port of CLIENT_PORTS as if it were without TLS."""
+    return name.removesuffix("s")
+
+
 def _is_proxied(name: str, settings: Settings) -> bool:
-    if name in ("amqp", "amqps"):
-        return settings.proxy_protocol
-    return settings.mqtt_proxy_protocol if name in ("mqtt", "mqtts") else settings.web_mqtt_proxy_protocol
+    return {
+        "amqp": settings.proxy_protocol,
+        "mqtt": settings.mqtt_proxy_protocol,
+        "web_mqtt": settings.web_mqtt_proxy_protocol,
+        "stomp": settings.stomp_proxy_protocol,
+        "web_stomp": settings.web_stomp_proxy_protocol,
+    }[_plain(name)]
 
 
 def _accepting(name: str, node: Node) -> Accepting:
     """Returns what makes the socket of a client, for one of CLIENT_PORTS."""
-    if name in ("amqp", "amqps"):
-        return lambda header=None: AmqpSocket(node, header)
-    if name in ("mqtt", "mqtts"):
-        return lambda header=None: MqttSocket(node, header)
+    protocol = _PROTOCOLS[_plain(name)]
+    kind = {"AMQP": AmqpSocket, "MQTT": MqttSocket, "STOMP": StompSocket}[protocol]
+    if not name.startswith("web_"):
+        return lambda header=None: kind(node, header)
     settings = node.settings
-    mqtt = Service(settings.web_mqtt_path, WEB_SUBPROTOCOLS, message_bytes_max=settings.web_mqtt_message_max)
-    return lambda header=None: WebSocket(mqtt, node.loop, lambda: MqttSocket(node, header), header)
+    if protocol == "MQTT":
+        service = Service(settings.web_mqtt_path, WEB_SUBPROTOCOLS, message_bytes_max=settings.web_mqtt_message_max)
+    else:
+        service = Service(
+            settings.web_stomp_path,
+            STOMP_SUBPROTOCOLS,
+            takes_text=True,
+            sends_text=settings.web_stomp_frame == "text",
+            needs_subprotocol=False,
+            message_bytes_max=settings.web_stomp_message_max,
+        )
+    return lambda header=None: WebSocket(service, node.loop, lambda: kind(node, header), header)
 
 
 def _may_serve(node: Node) -> bool:

@@ -1,8 +1,8 @@
 """A WebSocket as a transport: the socket of any protocol works behind it as it does behind TCP.
 
-To the event loop a `WebSocket` is the protocol of an accepted socket. To the protocol inside (`MqttSocket`) it is the
-transport. That protocol is told of its connection when the socket is accepted, before the upgrade: so the login timeout
-and all limits of connections include the upgrade, and no limit is here twice.
+To the event loop a `WebSocket` is the protocol of an accepted socket. To the protocol inside (`MqttSocket`,
+`StompSocket`) it is the transport. That protocol is told of its connection when the socket is accepted, before the
+upgrade: so the login timeout and all limits of connections include the upgrade, and no limit is here twice.
 
 Nothing is gathered. The bytes of a frame go to the protocol inside as they come, whether the frame is whole or not,
 for MQTT and STOMP do not care where messages begin (MQTT 5, 6.0). What a client may have in memory is up to the
@@ -45,8 +45,10 @@ class Service:
     """What is behind WebSockets of a listener, and how clients ask for it."""
 
     path: str
-    subprotocols: tuple[str, ...]  # Those that a client may offer. It must offer one.
+    subprotocols: tuple[str, ...]  # Those that a client may offer, the best first.
+    needs_subprotocol: bool = True  # A client must offer one of them.
     takes_text: bool = False
+    sends_text: bool = False  # What is text is sent in text frames.
     message_bytes_max: int | None = None  # Of a message, in all its frames.
 
 
@@ -84,14 +86,15 @@ def accepted(request: h11.Request, service: Service) -> bytes:
         raise Refused(400, "one Sec-WebSocket-Key is needed")
     offered = words(b"sec-websocket-protocol")
     chosen = next((one for one in service.subprotocols if one in offered), None)
-    if chosen is None:
+    if chosen is None and service.needs_subprotocol:
         raise Refused(400, f"Sec-WebSocket-Protocol must offer {' or '.join(service.subprotocols)}")
-    headers = (
+    headers = [
         ("upgrade", "websocket"),
         ("connection", "Upgrade"),
         ("sec-websocket-accept", generate_accept_token(keys[0]).decode("ascii")),
-        ("sec-websocket-protocol", chosen),
-    )
+    ]
+    if chosen is not None:
+        headers.append(("sec-websocket-protocol", chosen))
     return _response(101, headers)
 
 
@@ -328,6 +331,15 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         return self.raw.get_write_buffer_limits()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self.service.sends_text:
+            try:
+                text = bytes(data).decode()
+            except UnicodeDecodeError:
+                pass  # Some body in it is no text: a client that cannot take binary frames could not take it, either.
+            else:
+                for start in range(0, len(text), SENT_MESSAGE_BYTES_MAX // 4):
+                    self._send(TextMessage(text[start : start + SENT_MESSAGE_BYTES_MAX // 4]))
+                return
         for start in range(0, len(data), SENT_MESSAGE_BYTES_MAX):
             self._send(BytesMessage(bytes(data[start : start + SENT_MESSAGE_BYTES_MAX])))
 

@@ -242,9 +242,13 @@ class Connection:
 
     def _finish_with(self, error: StompError) -> None:
         """Tell the error that ends the connection, behind what came before it."""
-        if not self.closed:
-            self.publisher.submit()
-            self.fail_with(error)
+        if self.closed:
+            return
+        try:
+            self._hand_on()
+        except Refused as refused:  # What came before it was no good, either.
+            error = told(refused.refusal)
+        self.fail_with(error)
 
     def _hand_on(self) -> None:
         """What was gathered goes to the queues."""

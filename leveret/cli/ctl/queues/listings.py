@@ -43,6 +43,11 @@ def list_mqtt_connections(session: Session, given: Given) -> Output:
     return session.rows("list_mqtt_connections", tuple(given.words) or columns.MQTT_CONNECTIONS_SHOWN)
 
 
+def list_stomp_connections(session: Session, given: Given) -> Output:
+    session.banner("Listing STOMP connections ...")
+    return session.rows("list_stomp_connections", tuple(given.words) or columns.STOMP_CONNECTIONS_SHOWN)
+
+
 def list_channels(session: Session, given: Given) -> Output:
     session.banner("Listing channels ...")
     return session.rows("list_channels", tuple(given.words) or columns.CHANNELS_SHOWN)
@@ -129,6 +134,11 @@ COMMANDS: Final = (
         "list_mqtt_connections", MONITORING, ANYWHERE, "Lists MQTT connections of the cluster",
         "leveretctl list_mqtt_connections client_id conn_name subscriptions", list_mqtt_connections, 0, None,
         columns=columns.MQTT_CONNECTIONS,
+    ),
+    Command(
+        "list_stomp_connections", MONITORING, ANYWHERE, "Lists STOMP connections of the cluster",
+        "leveretctl list_stomp_connections session_id conn_name version", list_stomp_connections, 0, None,
+        columns=columns.STOMP_CONNECTIONS,
     ),
     Command(
         "list_exchanges", MONITORING, IN_VHOST, "Lists exchanges", "leveretctl list_exchanges name type durable",

@@ -34,7 +34,8 @@ class OperationHandlers(Handlers):
     def __init__(self, management: Management) -> None:
         super().__init__(management)
         self.rebalancing: asyncio.Task[None] | None = None
-        self.cleared = dict.fromkeys(("amqp091", "mqtt"), (0, 0))  # The logins when somebody last cleared their counts.
+        # The logins when somebody last cleared their counts.
+        self.cleared = dict.fromkeys(("amqp091", "mqtt", "stomp"), (0, 0))
 
     def add_to(self, router: Router) -> None:
         router.add("DELETE", "/api/connections/{connection}", self.close_connection)
@@ -180,6 +181,7 @@ class OperationHandlers(Handlers):
         return {
             "amqp091": (totals.logins, totals.logins_refused),
             "mqtt": (totals.mqtt_logins, totals.mqtt_logins_refused),
+            "stomp": (totals.stomp_logins, totals.stomp_logins_refused),
         }
 
     async def clear_attempts(self, request: Request) -> Response:

@@ -25,6 +25,7 @@ from leveret.node.stats.stats_history import counted, open_files
 from leveret.node.system.alarms import sockets_limit
 from leveret.node.system.loop_watch import BOUNDS_S
 from leveret.protocol.mqtt.packets import V5, V31, V311
+from leveret.protocol.stomp.frames import V10, V11, V12
 
 if TYPE_CHECKING:
     from leveret.broker.queue.local_queue import LocalQueue
@@ -38,6 +39,7 @@ UNTYPED: Final = "untyped"
 HISTOGRAM: Final = "histogram"
 TYPES: Final = ("classic", "quorum", "stream")
 PROTOCOL: Final = 'protocol="amqp091"'
+STOMP_PROTOCOLS: Final = {V10: 'protocol="stomp10"', V11: 'protocol="stomp11"', V12: 'protocol="stomp12"'}
 MQTT_PROTOCOLS: Final = {V31: 'protocol="mqtt310"', V311: 'protocol="mqtt311"', V5: 'protocol="mqtt50"'}
 QUEUE_BYTES: Final = 2_000
 
@@ -429,6 +431,8 @@ def _logins(control: Control, http: tuple[int, int]) -> list[Figure]:
     counts = [("http", *http), ("amqp091", totals.logins, totals.logins_refused)]
     if control.server.settings.has_mqtt:
         counts.append(("mqtt", totals.mqtt_logins, totals.mqtt_logins_refused))
+    if control.server.settings.has_stomp:
+        counts.append(("stomp", totals.stomp_logins, totals.stomp_logins_refused))
     found = {
         "auth_attempts_total": ("Total number of authorization attempts", [(name, all_) for name, all_, _ in counts]),
         "auth_attempts_succeeded_total": (

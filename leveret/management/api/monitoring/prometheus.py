@@ -27,6 +27,7 @@ from leveret.node.admin.statistics.peer_stats import mirror_figures
 from leveret.node.system.time_slices import TimeSlices
 from leveret.sessions.amqp.handshake import COMPATIBLE_VERSION
 from leveret.sessions.mqtt.connection import Connection as MqttConnection
+from leveret.sessions.stomp.connection import Connection as StompConnection
 
 if TYPE_CHECKING:
     from leveret.management.app import Management
@@ -247,12 +248,12 @@ class MetricHandlers(Handlers):
             ("queues", "Queues available", led),
         )
         found = [m.Figure(name, m.GAUGE, text, "", [m.Sample("", value)]) for name, text, value in both]
-        over_mqtt = await self._mqtt_clients()
+        others = await self._mqtt_clients() | await self._stomp_clients()
         for name, text, value, at in (
             ("global_publishers", "Publishers currently connected", publishers, 0),
             ("global_consumers", "Consumers currently connected", consumers, 1),
         ):
-            samples = [m.Sample(labels, counts[at]) for labels, counts in over_mqtt.items()]
+            samples = [m.Sample(labels, counts[at]) for labels, counts in others.items()]
             found.append(m.Figure(name, m.GAUGE, text, "", [m.Sample(m.PROTOCOL, value), *samples]))
         found += m.mirror_figures(await mirror_figures(self.control))
         return list(self._figures(PREFIX, [*found, *self._identity(endpoint)]))
@@ -269,6 +270,21 @@ class MetricHandlers(Handlers):
                 counts = found[m.MQTT_PROTOCOLS[one.version]]
                 counts[0] += one.has_published
                 counts[1] += bool(one.subscriptions.options)
+            if slices.is_over():
+                await slices.rest()
+        return found
+
+    async def _stomp_clients(self) -> dict[str, list[int]]:
+        """Return how many STOMP clients have published, and how many subscriptions they have, by protocol."""
+        if not self.node.settings.has_stomp:
+            return {}
+        slices = TimeSlices()
+        found = {labels: [0, 0] for labels in m.STOMP_PROTOCOLS.values()}
+        for one in list(self.node.broker.connections):
+            if isinstance(one, StompConnection):
+                counts = found[m.STOMP_PROTOCOLS[one.version]]
+                counts[0] += one.has_published
+                counts[1] += len(one.subscriptions.of_tag)
             if slices.is_over():
                 await slices.rest()
         return found

@@ -37,6 +37,10 @@ MQTT_CONNECTIONS: Final = (
     "conn_name", "client_id", "clean_sess", "will_msg", "exchange", "keepalive", "subscriptions", "unacked_pubs",
     "awaiting_ack", "dropped", "session_expiry", *CONNECTIONS,
 )  # fmt: skip
+STOMP_CONNECTIONS: Final = (
+    "session_id", "conn_name", "version", "implicit_connect", "auth_login", "subscriptions", "transactions",
+    "unacked", "unconfirmed", *CONNECTIONS,
+)  # fmt: skip
 CHANNELS: Final = (
     "pid", "connection", "name", "number", "user", "vhost", "transactional", "confirm", "consumer_count",
     "messages_unacknowledged", "messages_uncommitted", "acks_uncommitted", "messages_unconfirmed", "prefetch_count",
@@ -68,6 +72,7 @@ MQTT_SESSIONS_SHOWN: Final = ("client_id", "node", "state", "subscriptions")
 LEASES_SHOWN: Final = ("name", "queue", "acked", "next", "out", "lag", "age", "timeout")
 CONNECTIONS_SHOWN: Final = ("user", "peer_host", "peer_port", "state")
 MQTT_CONNECTIONS_SHOWN: Final = ("client_id", "conn_name")
+STOMP_CONNECTIONS_SHOWN: Final = ("session_id", "conn_name")
 CHANNELS_SHOWN: Final = ("pid", "user", "consumer_count", "messages_unacknowledged")
 CONSUMERS_SHOWN: Final = (
     "queue_name", "channel_pid", "consumer_tag", "ack_required", "prefetch_count", "active", "arguments",

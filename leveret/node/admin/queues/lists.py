@@ -29,6 +29,7 @@ from leveret.node.sockets.certificates import distinguished_name
 from leveret.node.system.time_slices import picked
 from leveret.protocol.tables import Field, Table, table_from_python, type_name
 from leveret.sessions.mqtt.connection import Connection as MqttConnection
+from leveret.sessions.stomp.connection import Connection as StompConnection
 
 if TYPE_CHECKING:
     from leveret.broker.client_connection import ClientConnection
@@ -291,6 +292,20 @@ MQTT_CONNECTION: Final[dict[str, Getter]] = {
 }
 
 
+STOMP_CONNECTION: Final[dict[str, Getter]] = {
+    **CONNECTION,
+    "conn_name": lambda control, one: str(one.peer),
+    "session_id": lambda control, one: one.session_id,
+    "version": lambda control, one: one.version,
+    "implicit_connect": lambda control, one: one.login_part.is_implicit,
+    "auth_login": lambda control, one: one.login_part.auth_login,
+    "subscriptions": lambda control, one: len(one.subscriptions.of_tag),
+    "transactions": lambda control, one: len(one.transactions.begun),
+    "unacked": lambda control, one: 0 if one.session is None else one.session.unacked.count,
+    "unconfirmed": lambda control, one: len(one.publisher.answers),
+}
+
+
 def _will_of(connection: MqttConnection) -> str:
     """Returns the topic of a connection's will, as a routing key; empty if it has none."""
     session = connection.login_part.claimed
@@ -361,6 +376,20 @@ async def local_mqtt_connections(control: Control, columns: list[str], after: in
     mqtt = (item for item in _connections(control) if isinstance(item[1], MqttConnection))
     found, following = numbered_page(mqtt, after)
     return page(_rows(control, found, columns, MQTT_CONNECTION), following)
+
+
+@COMMANDS.add(RUNNING, columns=TEXTS, after=OBJECT.or_none())
+async def list_stomp_connections(control: Control, columns: list[str], after: dict[str, Any] | None) -> Any:
+    check_columns(columns, columns_.STOMP_CONNECTIONS)
+    return (await walk(control, "local_stomp_connections", {"columns": columns}, running_nodes(control), after))[0]
+
+
+@COMMANDS.add(RUNNING, columns=TEXTS, after=NUMBER)
+async def local_stomp_connections(control: Control, columns: list[str], after: int) -> Any:
+    check_columns(columns, columns_.STOMP_CONNECTIONS)
+    stomp = (item for item in _connections(control) if isinstance(item[1], StompConnection))
+    found, following = numbered_page(stomp, after)
+    return page(_rows(control, found, columns, STOMP_CONNECTION), following)
 
 
 @COMMANDS.add(RUNNING, columns=TEXTS, after=OBJECT.or_none())

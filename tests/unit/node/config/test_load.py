@@ -59,12 +59,12 @@ def test_of_a_key_given_twice_the_last_holds(conf: Configuration) -> None:
 
 
 def test_all_problems_are_reported_together(conf: Configuration) -> None:
-    text = "hartbeat = 30\nheartbeat = soon\n\njust words\nstomp.listeners.tcp.default = 61613\nchannel_max =\n"
+    text = "hartbeat = 30\nheartbeat = soon\n\njust words\nstream.listeners.tcp.default = 5552\nchannel_max =\n"
     assert sorted(conf.problems(text)) == [
         "broker.conf, line 1: hartbeat = 30: unknown key; did you mean heartbeat?",
         "broker.conf, line 2: heartbeat = soon: not allowed; allowed: a number of seconds from 0 to 65535",
         "broker.conf, line 4: 'just words' is not of the form key = value",
-        "broker.conf, line 5: stomp.listeners.tcp.default = 61613: not supported by this version (STOMP)",
+        "broker.conf, line 5: stream.listeners.tcp.default = 5552: not supported by this version (the stream protocol)",
         "broker.conf, line 6: channel_max has no value",
     ]
 
@@ -599,6 +599,11 @@ def test_every_setting_can_be_given() -> None:
         "mqtt_listeners",
         "mqtt_tls_listeners",
         "web_mqtt_listeners",
+        "stomp_listeners",
+        "stomp_tls_listeners",
+        "web_stomp_listeners",
+        "web_stomp_tls_listeners",
+        "web_stomp_tls",
         "web_mqtt_tls_listeners",
         "web_mqtt_tls",
         "management_listeners",

@@ -1,0 +1,26 @@
+"""The socket of a STOMP client: as that of an AMQP client (`amqp_socket`), with another machine behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from leveret.node.sockets.amqp_socket import AmqpSocket
+from leveret.sessions.stomp.connection import Connection
+
+if TYPE_CHECKING:
+    from leveret.broker.client_connection import ClientConnection
+    from leveret.sessions.amqp.limits import Peer
+
+STOMP_SUBPROTOCOLS: Final = ("v12.stomp", "v11.stomp", "v10.stomp")
+
+
+class StompSocket(AmqpSocket):
+    """The socket of one accepted STOMP connection."""
+
+    __slots__ = ()
+
+    def new_connection(self, peer: Peer) -> ClientConnection:
+        return Connection(self.node.broker, peer, self.node.stomp_limits)
+
+    def login_timeout_ms(self) -> int | None:
+        return self.node.settings.stomp_login_timeout_ms
