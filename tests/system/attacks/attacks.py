@@ -56,8 +56,8 @@ def ask(
         connection.close()
 
 
-def at_once(work: Callable[[int], object], times: int) -> None:
-    """Some of them beside each other."""
+def at_once(work: Callable[[int], object], times: int, together: int = AT_ONCE) -> None:
+    """Does the work that often, some of it beside each other."""
     numbers = iter(range(times))
     lock = threading.Lock()
 
@@ -69,7 +69,7 @@ def at_once(work: Callable[[int], object], times: int) -> None:
                 return
             work(number)
 
-    threads = [threading.Thread(target=run) for _ in range(AT_ONCE)]
+    threads = [threading.Thread(target=run) for _ in range(together)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -116,7 +116,7 @@ def strangers(target: Target, times: int) -> None:
             while sock.recv(4096):
                 pass
 
-    at_once(one, 40 * times)
+    at_once(one, 40 * times, 40)  # After a few wrong passwords, each waits until the handshake has taken too long.
 
 
 def origins(target: Target, times: int) -> None:
