@@ -117,7 +117,7 @@ class Nursery:
     def __init__(self) -> None:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-m", "tests.support.processes.forked", str(theirs.fileno())]
+            command = [sys.executable, __file__, str(theirs.fileno())]
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
 
     def fork(self, asked: Asked, descriptors: Sequence[int]) -> int:
@@ -142,6 +142,7 @@ def _readable(descriptor: int, seconds: float | None) -> bool:
 
 
 def main() -> int:
+    sys.path[0] = str(ROOT)  # As with `-m`, rather than the folder of this file.
     for name in PRELOADED:
         importlib.import_module(name)
     with socket.socket(fileno=int(sys.argv[1])) as tests:
