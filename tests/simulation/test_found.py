@@ -56,7 +56,7 @@ def test_of_failing_disks_too() -> None:
     run(Plan(521, 3, 120, (), 0, ailing=True))
 
 
-@pytest.mark.parametrize("seed", [92820982, 93820981])
+@pytest.mark.parametrize("seed", [92820982, pytest.param(93820981, marks=pytest.mark.long)])
 def test_a_run_ends_though_clocks_are_a_day_apart(seed: int) -> None:
     """It simulated whole days, until what one node had delayed was due by the clock of another."""
     world = run(Plan(seed, 3, STEPS, (), 0, featured=True, special=True, ailing=True))

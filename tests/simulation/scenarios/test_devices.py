@@ -33,6 +33,7 @@ MUTATIONS = (
         "change_sessions",
         "if old is not None and old.epoch == row.epoch: ...",
         "if old is not None: ...",
+        first=22,
     ),
     Mutation(
         "of several retained messages in a turn the first is kept",

@@ -28,7 +28,7 @@ MUTATIONS = (
         "Spool._send",
         "origin = Origin(producer, number, self.previous.get(producer, 0))",
         "origin = Origin(self.spools.broker.unique_name('').encode(), number, 0)",
-        first=4,
+        first=20,
     ),
     Mutation(
         "forgets the numbers of what is in doubt",
