@@ -162,6 +162,10 @@ class FilterIndex(Generic[K, V]):
             _prune(path, topic_filter)
         return before
 
+    def values(self, name: str) -> list[V]:
+        """The values of the filters that match a valid name."""
+        return [one for node in self._walk(name.split("/")) for one in (node.value or {}).values()]
+
     def find(self, name: str) -> Iterator[tuple[str, K, V]]:
         """The filters that match a valid name. Nothing may be put or removed meanwhile."""
         for node in self._walk(name.split("/")):

@@ -46,6 +46,8 @@ without mirrors that moves away from a node that leaves the cluster: its message
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
+from functools import lru_cache
 from itertools import repeat
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -60,11 +62,11 @@ from leveret.protocol.mqtt.primitives import encode_text, encode_varint
 from leveret.protocol.mqtt.properties import Prop, write_properties
 from leveret.protocol.mqtt.reason_codes import Reason, protocol_error
 from leveret.sessions.mqtt.ack_runs import answers_to, ids_at, ranges_of
-from leveret.sessions.mqtt.messages import from_content, head_of, payload_of
+from leveret.sessions.mqtt.messages import from_content, head_of, like, payload_of
 from leveret.storage.format.queue_block import REDELIVERED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from leveret.broker.broker import AnyQueue
     from leveret.broker.delivery.batch import Batch
@@ -75,9 +77,11 @@ if TYPE_CHECKING:
     from leveret.metadata.model.refusals import Refusal
     from leveret.metadata.mqtt.records import ClientSession
     from leveret.sessions.mqtt.connection import Connection
+    from leveret.sessions.mqtt.messages import Message
 
 IDS: Final = 65_535
 PLANS_MAX: Final = 512
+FORMS_MAX: Final = 64
 PUBREL: Final = b"\x62\x02"
 
 
@@ -334,13 +338,19 @@ class Deliveries:
         session.acknowledge(taken)
 
 
+@lru_cache(1_024)
+def _packer(size: int) -> Callable[..., bytes]:
+    """Packs a packet identifier and so many bytes behind it."""
+    return Struct(f">H{size}s").pack
+
+
 class MqttConsumer:
     """The consumer of one queue of a session. `group`: the subscription whose queue it shares with other clients."""
 
     __slots__ = (
-        "begins_at", "cancels_on_failover", "connection", "deliveries", "exclusive", "group", "head", "is_high", "key",
-        "no_ack", "output", "pack", "plans", "prefetch", "prefix", "priority", "qos", "queue", "session", "size",
-        "skip", "spec", "tag", "tail", "timeout_ms", "unacked",
+        "begins_at", "cancels_on_failover", "connection", "deliveries", "exclusive", "forms", "group", "head",
+        "is_high", "key", "no_ack", "output", "pack", "plans", "prefetch", "prefix", "priority", "qos", "queue",
+        "session", "size", "skip", "spec", "tag", "tail", "timeout_ms", "unacked",
     )  # fmt: skip
 
     def __init__(
@@ -363,8 +373,9 @@ class MqttConsumer:
         self.cancels_on_failover, self.priority, self.timeout_ms = session.consumer_options(wanted.arguments)
         self.unacked = 0
         self.spec: QueueSpec | None = None  # Of the queue, when it last delivered.
-        self.pack = Struct(">H0s").pack
+        self.pack = _packer(0)
         self.plans: dict[tuple[bytes, bytes], Plan | None] = {}
+        self.forms: dict[bytes, Message] = {}  # By what comes before the payload: messages whose key tells the topic.
         self.forget_plans()
 
     def forget_plans(self) -> None:
@@ -525,7 +536,7 @@ class MqttConsumer:
         if known is None:
             if (key, prefix) in self.plans:
                 return None
-            known, lasts = self._new_plan(key, content, skip)
+            known, lasts = self._new_plan(key, content, skip, prefix)
             if lasts:
                 if len(self.plans) >= PLANS_MAX:
                     self.plans.clear()
@@ -534,14 +545,29 @@ class MqttConsumer:
                 return known
         if skip:
             self.key, self.prefix, self.size, self.skip, self.qos = key, prefix, len(content), skip, known.qos
-            self.head, self.tail = (known.head, known.tail) if known.qos else (known.head + known.tail, b"")
-            self.pack = Struct(f">H{len(known.tail)}s").pack
+            if known.qos:
+                self.head, self.tail = known.head, known.tail
+                self.pack = _packer(len(known.tail))
+            else:
+                self.head, self.tail = known.head + known.tail, b""
         return known
 
-    def _new_plan(self, key: bytes, content: bytes, skip: int) -> tuple[Plan | None, bool]:
+    def _message(self, key: bytes, content: bytes, skip: int, prefix: bytes) -> Message | None:
+        """The message that a content is. Messages that differ in nothing but topic and payload are read once."""
+        form = self.forms.get(prefix) if skip else None
+        if form is not None:
+            return like(form, key[key[0] + 2 :])
+        message = from_content(key[key[0] + 2 :], content)
+        if skip and message is not None and message.is_told and message.expires_ms is None:
+            if len(self.forms) >= FORMS_MAX:
+                self.forms.clear()
+            self.forms[prefix] = replace(message, properties=message.properties.copy())
+        return message
+
+    def _new_plan(self, key: bytes, content: bytes, skip: int, prefix: bytes) -> tuple[Plan | None, bool]:
         """The plan, and whether it is the same for the next message that looks like this one."""
         connection, deliveries = self.connection, self.deliveries
-        message = from_content(key[key[0] + 2 :], content)
+        message = self._message(key, content, skip, prefix)
         if message is None:
             return None, True
         granted = connection.subscriptions.granted(message, self.is_high, self.group)

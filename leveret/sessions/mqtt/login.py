@@ -264,11 +264,16 @@ class MqttLogin:
         text = f"accepting MQTT connection {connection.peer} -> client id: {connection.client_id}"
         connection.broker.node.note("connection", "info", visible(text))
         connection.deliveries.send_releases()
-        connection.subscriptions.consume(lambda refusal: self._on_consuming())
+        connection.subscriptions.consume(self._on_consuming)
 
-    def _on_consuming(self) -> None:
-        if not self.connection.closed:
-            self.connection.release()
+    def _on_consuming(self, refusals: dict[str, Refusal]) -> None:
+        connection = self.connection
+        if connection.closed:
+            return
+        for refusal in refusals.values():  # The client would wait for its messages in vain.
+            connection.end(reason_of(refusal), refusal.text)
+            return
+        connection.release()
 
     def _connack_properties(self, connect: k.Connect) -> Properties:
         limits, wanted = self.connection.limits, connect.properties.get(Prop.SESSION_EXPIRY, 0)

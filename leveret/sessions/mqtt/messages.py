@@ -189,6 +189,17 @@ def from_content(routing_key: bytes, content: bytes) -> Message | None:
     return message
 
 
+def like(form: Message, routing_key: bytes) -> Message | None:
+    """The message with this key that is otherwise like another one, whose key has told the topic."""
+    try:
+        topic = topic_of(routing_key.decode())
+        check_name(topic)
+    except (UnicodeDecodeError, BadTopic):
+        return None
+    properties = form.properties.copy() if form.properties else {}
+    return Message(topic, form.qos, form.retain, form.retained, form.publisher, True, properties)
+
+
 def _text(table: Table, name: str) -> str | None:
     one = table.get(name)
     if one is None or one.kind != "S" or not is_text(one.value):

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
 from leveret.broker.session.session import arguments_of
+from leveret.protocol.frames import END_BYTE, OVERHEAD
 from leveret.protocol.mqtt.primitives import Cursor
 from leveret.protocol.mqtt.properties import PUBLISH, Prop, read_properties
 from leveret.sessions.mqtt.messages import to_content
-from leveret.sessions.mqtt.routing_keys import key_of
+from leveret.sessions.mqtt.routing_keys import is_told_by, key_of
 from leveret.storage.format.queue_block import EXPIRES, PERSISTENT
 
 if TYPE_CHECKING:
@@ -31,17 +32,19 @@ if TYPE_CHECKING:
 
 COPIES: Final = 256  # A message counts like so many copies, since a content is made and taken apart again for it,
 COPY_BYTES: Final = 64  # and like one more for so many bytes of it.
+HEADS_MAX: Final = 256
 COPIES_UNWANTED: Final = 2  # One that was looked at, and does not match or has expired.
 
 
 class RetainedHandover:
     """The retained messages that one filter of a client finds."""
 
-    __slots__ = ("connection", "found", "topic_filter")
+    __slots__ = ("connection", "found", "heads", "topic_filter")
 
     def __init__(self, connection: Connection, topic_filter: str) -> None:
         self.connection = connection
         self.topic_filter = topic_filter
+        self.heads: dict[int, bytes] = {}  # By size and QoS: the content up to the payload.
         vhost = connection.vhost
         assert vhost is not None
         self.found = connection.broker.retained.walk(vhost.name, topic_filter)
@@ -82,7 +85,7 @@ class RetainedHandover:
         if queue is None:
             self.stop()
             return
-        exchange = self.connection.limits.exchange
+        begin = arguments_of(self.connection.limits.exchange, "")[:-2]  # Of a key, before the routing key.
         contents: list[bytes] = []
         keys: list[bytes] = []
         kind = size = 0
@@ -90,13 +93,15 @@ class RetainedHandover:
             if message is None:
                 fanout.left -= COPIES_UNWANTED
             else:
-                content, its_kind = self._content(message)
+                key = key_of(message.topic)
+                content, its_kind = self._content(message, key)
                 if contents and its_kind != kind:
                     queue.enqueue(contents, keys, kind, size, None)
                     contents, keys, size = [], [], 0
                 kind = its_kind
                 contents.append(content)
-                keys.append(arguments_of(exchange, key_of(message.topic))[:-1])
+                told = key.encode()
+                keys.append(b"%b%c%b" % (begin, len(told), told))
                 size += len(content) + MESSAGE_OVERHEAD
                 fanout.left -= COPIES + len(content) // COPY_BYTES
             if fanout.left <= 0:
@@ -108,7 +113,20 @@ class RetainedHandover:
         if fanout.left <= 0 and self._is_under_way():
             self._wait(queue)
 
-    def _content(self, message: RetainedMessage) -> tuple[bytes, int]:
+    def _content(self, message: RetainedMessage, key: str) -> tuple[bytes, int]:
+        """The content of a message, and its kind. For messages that differ in nothing but topic and payload, what comes
+        before the payload is made once for each size."""
+        size, frame_max = len(message.payload), self.connection.limits.frame_max
+        is_plain = not message.properties and not message.expires_ms and is_told_by(key, message.topic)
+        head = self.heads.get(size << 2 | message.qos) if is_plain else None
+        if head is not None:
+            return b"".join((head, message.payload, END_BYTE)), PERSISTENT if message.qos else 0
+        content, kind = self._new_content(message)
+        if is_plain and 0 < size <= frame_max - OVERHEAD and len(self.heads) < HEADS_MAX:
+            self.heads[size << 2 | message.qos] = content[: -size - 1]
+        return content, kind
+
+    def _new_content(self, message: RetainedMessage) -> tuple[bytes, int]:
         data, now_ms = message.properties, self.connection.broker.wall_ms
         properties = read_properties(Cursor(data, 0, len(data)), PUBLISH) if data else {}
         kind = PERSISTENT if message.qos else 0

@@ -76,6 +76,19 @@ class Countdown:
             self.then(self.refusal)
 
 
+class Refusals:
+    """Calls `then` when so many answers have come, with the refusals among them, by name."""
+
+    def __init__(self, count: int, then: Callable[[dict[str, Refusal]], None]) -> None:
+        self.found: dict[str, Refusal] = {}
+        self.countdown = Countdown(count, lambda refusal: then(self.found))
+
+    def tick(self, name: str, answer: object) -> None:
+        if isinstance(answer, Refusal):
+            self.found[name] = answer
+        self.countdown.tick(None)
+
+
 class Subscriptions:
     """The subscribing side of a connection."""
 
@@ -140,8 +153,12 @@ class Subscriptions:
                 return None
             identifiers = (options.identifier,) if options.identifier else ()
             return Granted(options.qos, options.retain_as_published, identifiers)
-        own = message.publisher == self.connection.client_id
-        matching = [one for _, _, one in self.index.find(message.topic) if not (own and one.no_local)]
+        matching = self.index.values(message.topic)
+        if message.publisher == self.connection.client_id:
+            matching = [one for one in matching if not one.no_local]
+        if len(matching) == 1 and (matching[0].qos > 0) == is_high:
+            one = matching[0]
+            return Granted(one.qos, one.retain_as_published, (one.identifier,) if one.identifier else ())
         found = [one for one in matching if (one.qos > 0) == is_high]
         if not found and message.is_told and not message.topic.startswith("$"):
             # It came while the subscription had another QoS, and must not be lost. For other topics, what is in this
@@ -193,35 +210,36 @@ class Subscriptions:
 
     # -- Queues and consumers ------------------------------------------------------------------------------------
 
-    def declare(self, names: Iterable[str], then: Callable[[Refusal | None], None]) -> None:
+    def declare(self, names: Iterable[str], then: Callable[[dict[str, Refusal]], None]) -> None:
+        """Declare queues. `then` gets the refusals, by name: a vhost may have room for some of them only."""
         missing = [name for name in dict.fromkeys(names) if name not in self.declared]
-        countdown = Countdown(len(missing), then)
+        refusals = Refusals(len(missing), then)
         for name in missing:
-            self._declare_one(name, 0, countdown)
+            self._declare_one(name, 0, refusals)
 
-    def _declare_one(self, name: str, tries: int, countdown: Countdown) -> None:
+    def _declare_one(self, name: str, tries: int, refusals: Refusals) -> None:
         session = self.connection.session
         assert session is not None
 
         def on_declared(answer: QueueFound | Refusal) -> None:
             if isinstance(answer, Refusal):
                 # The queue of a former connection of this client that has yet to be deleted.
-                again = lambda: self._declare_one(name, tries + 1, countdown)  # noqa: E731
+                again = lambda: self._declare_one(name, tries + 1, refusals)  # noqa: E731
                 if answer.code == ReplyCode.RESOURCE_LOCKED and self.connection.try_later(tries, again):
                     return
             else:
                 self.declared.add(name)
-            countdown.tick(answer)
+            refusals.tick(name, answer)
 
         session.topology.declare_queue(self._wanted(name), on_declared)
 
-    def consume_from(self, names: Iterable[str], then: Callable[[Refusal | None], None]) -> None:
+    def consume_from(self, names: Iterable[str], then: Callable[[dict[str, Refusal]], None]) -> None:
         missing = [name for name in dict.fromkeys(names) if name not in self.connection.deliveries.consumers]
-        countdown = Countdown(len(missing), then)
+        refusals = Refusals(len(missing), then)
         for name in missing:
-            self._consume_one(name, 0, countdown)
+            self._consume_one(name, 0, refusals)
 
-    def _consume_one(self, name: str, tries: int, countdown: Countdown) -> None:
+    def _consume_one(self, name: str, tries: int, refusals: Refusals) -> None:
         connection = self.connection
         session, deliveries = connection.session, connection.deliveries
         assert session is not None
@@ -235,12 +253,12 @@ class Subscriptions:
         def on_consuming(answer: str | Refusal) -> None:
             if isinstance(answer, Refusal):
                 # The consumer of a former connection of this client that has yet to end.
-                again = lambda: self._consume_one(name, tries + 1, countdown)  # noqa: E731
+                again = lambda: self._consume_one(name, tries + 1, refusals)  # noqa: E731
                 in_use = answer.code == ReplyCode.ACCESS_REFUSED and "in exclusive use" in answer.text
                 if in_use and connection.try_later(tries, again):
                     return
                 deliveries.consumers.pop(name, None)
-            countdown.tick(answer)
+            refusals.tick(name, answer)
 
         def make(queue: AnyQueue, start: Start | None) -> MqttConsumer:
             consumer = deliveries.consumers[name] = MqttConsumer(connection, queue, wanted, start, group)
@@ -265,16 +283,16 @@ class Subscriptions:
         self.changed()
         queues = [self.queue_of(topic_filter, one) for topic_filter, one in self.options.items()]
 
-        def on_declared(refusal: Refusal | None) -> None:
-            if refusal is not None or self.connection.closed:
-                then(refusal)
+        def on_declared(refusals: dict[str, Refusal]) -> None:
+            if refusals or self.connection.closed:
+                then(next(iter(refusals.values()), None))
                 return
             wanted = [self.binding(topic_filter, one) for topic_filter, one in self.options.items()]
             self._bind([one for one in wanted if not self.is_bound(one)], then)
 
         self.declare(queues, on_declared)
 
-    def consume(self, then: Callable[[Refusal | None], None]) -> None:
+    def consume(self, then: Callable[[dict[str, Refusal]], None]) -> None:
         """Have the messages of the session delivered."""
         names = [self.queue_of(topic_filter, options) for topic_filter, options in self.options.items()]
         self.consume_from(names, then)
@@ -392,6 +410,13 @@ class _Subscribing:
         self.subscriptions.changed()
         self._answer()
 
+    def _refuse_queues(self, refusals: dict[str, Refusal]) -> None:
+        """Refuse the filters whose queues were refused; the others go on."""
+        for topic_filter, options in list(self.wanted.items()):
+            refusal = refusals.get(self.subscriptions.queue_of(topic_filter, options))
+            if refusal is not None:
+                self._refuse_filter(topic_filter, refusal)
+
     def _refuse_filter(self, topic_filter: str, refusal: Refusal) -> None:
         """Refuse a filter wherever the packet has it; what there was of it before is there again."""
         for at in self.at[topic_filter]:
@@ -404,12 +429,10 @@ class _Subscribing:
             else:
                 self.subscriptions.put(topic_filter, before)
 
-    def _on_declared(self, refusal: Refusal | None) -> None:
+    def _on_declared(self, refusals: dict[str, Refusal]) -> None:
         if self.connection.closed:
             return
-        if refusal is not None:
-            self._refuse_all(refusal)
-            return
+        self._refuse_queues(refusals)
         parts = self.subscriptions
         for topic_filter, options in self.wanted.items():
             self.before[topic_filter] = parts.options.get(topic_filter)
@@ -417,12 +440,10 @@ class _Subscribing:
         parts.changed()
         parts.consume_from([parts.queue_of(one, options) for one, options in self.wanted.items()], self._on_consuming)
 
-    def _on_consuming(self, refusal: Refusal | None) -> None:
+    def _on_consuming(self, refusals: dict[str, Refusal]) -> None:
         if self.connection.closed:
             return
-        if refusal is not None:
-            self._refuse_all(refusal)
-            return
+        self._refuse_queues(refusals)
         parts, session = self.subscriptions, self.connection.session
         assert session is not None
         countdown = Countdown(len(self.wanted), self._on_bound)
