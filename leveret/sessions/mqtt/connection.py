@@ -231,7 +231,12 @@ class Connection:
             if self.held or not self.rest:
                 break
             data, self.rest = self.rest, b""
-            self._process(data)
+            try:
+                self._process(data)
+            except Exception as error:  # A bug must affect this client only, as where its bytes are read.
+                text = f"connection {self.describe()}: internal error: {error!r}"
+                self.broker.node.note("connection", "error", visible(text))
+                self.close(541, "")
             if not self.held:
                 break
         if not self.held and not self.closed and self.on_released is not None:
@@ -442,8 +447,26 @@ class Connection:
 
     def on_socket_lost(self) -> None:
         """The peer is gone without a word, or the shell gave up on it."""
-        if not self.closed:
+        if self.closed:
+            return
+        goodbye = self._goodbye() if self.rest and self.life is Life.RUNNING else None
+        if goodbye is None:
             self._shut(self.close_reason or "client unexpectedly closed TCP connection")
+        else:
+            self._shut("closed by the client", goodbye.reason != Reason.SUCCESS)
+
+    def _goodbye(self) -> Disconnect | None:
+        """The client's DISCONNECT, if it is among what had to wait: its will must not be published."""
+        data, at = self.rest, 0
+        try:
+            while (span := packet_end(data, at, self.packet_max)) is not None and span.end <= len(data):
+                if data[at] >> 4 == p.DISCONNECT:
+                    packet = decode(self.version, data[at], data, *span)
+                    return packet if isinstance(packet, Disconnect) else None
+                at = span.end
+        except MqttError:
+            return None
+        return None
 
     def blame(self, reason: str) -> None:
         """The shell is about to end the socket, for a reason that the log is to tell."""

@@ -340,7 +340,11 @@ class Publisher:
         if packet.qos and connection.version == V5:
             self.submit()
             self.open_count -= 1
-            connection.send(Ack(KIND_OF_QOS[packet.qos], packet.packet_id, reason, connection.told(refusal.text)))
+            answer = Ack(KIND_OF_QOS[packet.qos], packet.packet_id, reason, connection.told(refusal.text))
+            if packet.qos == 2 and packet.packet_id in self.received:
+                self._give_up(packet.packet_id, answer)
+            else:
+                connection.send(answer)
         elif not unauthorized or connection.limits.disconnects_unauthorized:
             raise MqttError(reason, refusal.text)
         elif packet.qos:  # MQTT 3 has no other answer.
@@ -507,6 +511,9 @@ class Publisher:
         if answer[0] == 0x40 or failed:
             self.open_count -= 1
         if answer[0] == 0x50:
+            if failed and packet_id in self.received:
+                self._give_up(packet_id, Ack(p.PUBREC, packet_id, reason))
+                return
             if failed:
                 self.phases.pop(packet_id, None)
             else:
@@ -598,9 +605,31 @@ class Publisher:
             connection.output.send(b"\x70\x02" + packet_id.to_bytes(2, "big"))
             return
 
+        self._complete(packet_id, b"\x70\x02" + packet_id.to_bytes(2, "big"))
+
+    def _give_up(self, packet_id: int, answer: Ack) -> None:
+        """A QoS 2 publish that has a number is refused, so its identifier is free. The next message that has it must
+        not be taken for this one, which some queue may have: the client is told when the cluster has forgotten it."""
+        del self.received[packet_id]
+        self.phases[packet_id] = Phase.UNDER_WAY
+
+        def on_agreed() -> None:
+            self.phases.pop(packet_id, None)
+
+        self._complete(packet_id, encode(answer, V5), on_agreed)
+
+    def _complete(self, packet_id: int, answer: bytes, then: Callable[[], None] = lambda: None) -> None:
+        """Have the cluster forget a packet identifier, then answer."""
+        connection = self.connection
+
         def on_agreed(refusal: Refusal | None) -> None:
-            if not connection.closed and refusal is None:
-                connection.output.send(b"\x70\x02" + packet_id.to_bytes(2, "big"))
+            if connection.closed:
+                return
+            if refusal is not None:
+                connection.end(Reason.SERVER_UNAVAILABLE, refusal.text)
+                return
+            then()
+            connection.output.send(answer)
 
         connection.change_session(SessionChange(completed=((packet_id, 1),)), on_agreed)
 

@@ -14,6 +14,7 @@ from leveret.protocol.mqtt.encoder import encode
 from leveret.protocol.mqtt.properties import Prop
 from leveret.protocol.mqtt.reason_codes import Reason
 from leveret.sessions.amqp.limits import Peer
+from leveret.sessions.mqtt.connection import Connection
 from leveret.sessions.mqtt.limits import MqttLimits
 from tests.support.machines import World
 from tests.unit.sessions.mqtt.clients import LOOPBACK, MqttClient, ack, connected, messages
@@ -493,3 +494,28 @@ def test_a_malformed_connect_of_5_is_answered(world: World, data: bytes, reason:
     assert isinstance(connack, k.Connack) and connack.reason == reason and client.connection.closed
     older = MqttClient(world)
     assert older.send_bytes(data.replace(b"MQTT\x05", b"MQTT\x04")) == [] and older.connection.closed
+
+
+def test_a_goodbye_that_had_to_wait(world: World) -> None:
+    """The socket is gone before the connection, which was held, came to it."""
+    for goodbye, count in ((k.Disconnect(0), 0), (k.Disconnect(4), 1), (k.Pingreq(), 1)):
+        client = connected(world, will=k.Will("w", b"lost", 0))
+        world.holds_metadata = True
+        client.send(k.Subscribe(1, [k.Subscription("t", 1)]), k.Publish("t", b"x"), goodbye)
+        client.connection.on_socket_lost()
+        world.release_metadata()
+        world.turn()
+        assert len(world.metadata.wills) == count
+        world.metadata.wills.clear()
+
+
+def test_a_fault_behind_what_had_to_wait_ends_its_client_only(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connected(world)
+    monkeypatch.setattr(Connection, "_on_packet", lambda self, packet: self.subscriptions.on_subscribe(packet))
+    world.holds_metadata = True
+    client.send(k.Subscribe(1, [k.Subscription("t", 1)]), k.Pingreq())
+    world.release_metadata()
+    world.turn()
+    assert client.connection.closed and any("internal error" in text for _, _, text in world.notes)

@@ -8,6 +8,7 @@ from leveret.metadata.model import commands as c
 from leveret.protocol.mqtt import packets as k
 from leveret.protocol.mqtt import properties as p
 from leveret.protocol.mqtt.properties import Prop, Properties
+from leveret.protocol.mqtt.reason_codes import Reason
 from tests.support.brokers import Cluster
 from tests.support.machines import World
 from tests.unit.sessions.mqtt.clients import MqttClient, ack, connected, messages
@@ -121,3 +122,21 @@ def test_an_identifier_in_use_is_waited_for() -> None:
     for one in rest:
         client.send(ack(p.PUBREC, one), ack(p.PUBCOMP, one))
     assert queue.unacked_count == 0 and client.connection.deliveries.room() == 256
+
+
+def test_the_identifier_of_a_refused_publish_is_free() -> None:
+    """The next message that has it is another one, also for a queue that took the refused one."""
+    world = World()
+    taker, refuser = subscriber(world), connected(world, "r", properties=LASTING)
+    refuser.subscribe("t", qos=2)
+    refuser.lose()
+    world.apply(c.SetPolicy("/", "p", "-rqos1$", "queues", 0, {"max-length": 0, "overflow": "reject-publish"}))
+    publisher = connected(world, "p", properties=LASTING)
+    assert publisher.publish("t", b"1", 2, 5) == [k.Ack(p.PUBREC, 5, Reason.QUOTA_EXCEEDED)]
+    session = world.broker.client_ids.find("/", "p")
+    assert session is not None and not session.received
+    world.apply(c.ClearPolicy("/", "p"))
+    assert publisher.publish("t", b"2", 2, 5) == [k.Ack(p.PUBREC, 5)]
+    assert publisher.send(k.Ack(p.PUBREL, 5)) == [k.Ack(p.PUBCOMP, 5)]
+    assert messages(taker.heard()) == [("t", b"1", 2), ("t", b"2", 2)]
+    assert world.queue("mqtt-subscription-rqos1").ready_count == 1
