@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TypeVar
 
 from simulation.plan import STEPS, Plan
@@ -21,6 +22,7 @@ def play(name: str, kind: type[W], plan: Plan, traced: bool) -> W:
         if traced:
             print("\n".join(world.trace))
         words = f"--seed {plan.seed} --nodes {plan.nodes} --steps {plan.steps}{' --mirrored' * plan.mirrored}"
+        words += f"{' --ailing' * plan.ailing}{' --drained' * plan.drained}"
         raise Violation(f"{violation}\nreplay: python -m simulation.{name} {words} --trace") from None
     return world
 
@@ -32,10 +34,13 @@ def main(name: str, kind: type[World]) -> int:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--mirrored", action="store_true")
+    parser.add_argument("--ailing", action="store_true")
+    parser.add_argument("--drained", action="store_true")
     parser.add_argument("--trace", action="store_true")
     options = parser.parse_args()
     for seed in range(options.seed, options.seed + options.count):
         plan = Plan(seed, options.nodes, options.steps, mirrored=options.mirrored)
+        plan = replace(plan, ailing=options.ailing, drained=options.drained)
         try:
             print(f"seed {seed}: {play(name, kind, plan, options.trace).summary()}", flush=True)
         except Violation as violation:

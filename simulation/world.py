@@ -63,6 +63,8 @@ class Violation(AssertionError):
 class World:
     """A cluster, its clients and its checkers during one run."""
 
+    speaks_mqtt = False
+
     def __init__(self, plan: Plan, traced: bool = False) -> None:
         self.plan = plan
         self.seed = f"{plan.seed}/{plan.noise}" if plan.noise else str(plan.seed)

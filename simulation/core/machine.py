@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 AMQP_PORT: Final = 5672
 CLUSTER_PORT: Final = 25672
+MQTT_PORT: Final = 1883
 COOKIE: Final = b"a cookie for all of them"
 WALL_MS: Final = 1_700_000_000_000
 MEMORY_BYTES: Final = 1 << 34
@@ -280,6 +281,8 @@ class Machine:
             partition_handling=plan.partition_handling(),
             rebalance=plan.schedule(),
             trusts_refusals=plan.proofs().trusts_refusals,
+            mqtt_listeners=(Listener("", MQTT_PORT),) if self.world.speaks_mqtt else (),
+            mqtt_subscription_ttl_ms=None,
         )
 
     def disk_delay(self, rng: random.Random) -> float:

@@ -97,6 +97,7 @@ LAYERS = (
     "simulation.clients",
     "simulation.scenarios",
     "simulation",
+    "simulation.mqtt",
     "benchmarks.ruler",
     "benchmarks.single",
     "benchmarks.clusters",
