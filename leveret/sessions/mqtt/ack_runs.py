@@ -40,3 +40,14 @@ def ranges_of(ids: Iterable[int]) -> tuple[tuple[int, int], ...]:
         else:
             ranges.append((packet_id, 1))
     return tuple(ranges)
+
+
+def numbered_ranges(ids: list[int], number: int) -> tuple[tuple[int, int, int], ...]:
+    """Packet identifiers whose messages have consecutive numbers, as ranges: the first, how many, and its number."""
+    ranges: list[tuple[int, int, int]] = []
+    begin = 0
+    for at in range(1, len(ids) + 1):
+        if at == len(ids) or ids[at] != ids[at - 1] + 1:
+            ranges.append((ids[begin], at - begin, number + begin))
+            begin = at
+    return tuple(ranges)

@@ -14,14 +14,14 @@ through `Publish`.
 **QoS 1 and 2** are acknowledged when every queue has the message safe: PUBACK, or PUBREC. The packet identifiers of
 QoS 2 publishes whose PUBREL has not come are remembered (`received`), so that a PUBLISH that is sent again is not
 published again. For a session that outlives its connection they are part of what the cluster keeps of it: they are
-agreed on before the message is published, each with a number of its own. The message is published under that number, by
-a producer that is named after the session; should the client send it again after its node was lost, wherever it
-connects then, queues that have the number pass it over (see `broker.queue.dedup`).
+agreed on before the message is published, each with a number of its own; a bundle has consecutive ones. The message is
+published under that number, by a producer that is named after the session; should the client send it again after its
+node was lost, wherever it connects then, queues that have the number pass it over (see `broker.queue.dedup`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -45,7 +45,7 @@ from leveret.protocol.mqtt.packets import V5, Ack, Publish
 from leveret.protocol.mqtt.properties import Prop, write_properties
 from leveret.protocol.mqtt.reason_codes import MqttError, Reason, protocol_error
 from leveret.protocol.mqtt.topics import BadTopic, check_name, text_of
-from leveret.sessions.mqtt.ack_runs import answers_to
+from leveret.sessions.mqtt.ack_runs import answers_to, numbered_ranges, ranges_of
 from leveret.sessions.mqtt.messages import headers_of, to_content
 from leveret.sessions.mqtt.routing_keys import exact_key_of, is_told_by, key_of
 from leveret.storage.format.queue_block import EXPIRES, PERSISTENT, SHARED
@@ -63,6 +63,7 @@ Answer: TypeAlias = bytes | Callable[[Reason], None]  # The acknowledgement of a
 ROUTES_MAX: Final = 1_024
 HEADS_MAX: Final = 256
 BUNDLE_MAX: Final = 4_096
+AGREEING_BYTES_MAX: Final = 4 << 20
 ALIAS_IN_USE: Final = "a topic alias that was not set"
 ACK_OF_QOS: Final = {1: b"\x40\x02", 2: b"\x50\x02"}
 KIND_OF_QOS: Final = {1: p.PUBACK, 2: p.PUBREC}
@@ -89,9 +90,9 @@ class Publisher:
     """The publishing side of a connection."""
 
     __slots__ = (
-        "aliases", "answers", "connection", "contents", "expected", "generation", "heads", "is_numbered", "keys",
-        "kind", "last_number", "name", "open_count", "phases", "publisher_name", "queues", "received", "route_of",
-        "through",
+        "agreeing_bytes", "aliases", "answers", "connection", "contents", "expected", "generation", "heads", "is_held",
+        "is_numbered", "keys", "kind", "last_number", "name", "numbered", "open_count", "phases", "publisher_name",
+        "queues", "received", "route_of", "through",
     )  # fmt: skip
 
     def __init__(self, connection: Connection) -> None:
@@ -107,12 +108,15 @@ class Publisher:
         self.expected: list[Answer] = []  # Their acknowledgements.
         self.queues: tuple[AnyQueue, ...] = ()
         self.kind = 0
+        self.numbered: TopicRoute | None = None  # They are of QoS 2, and this topic's, and get numbers.
         self.answers: dict[int, Answer] = {}  # By the number of a publish among the session's.
         self.open_count = 0  # QoS 1 and 2 publishes that are not acknowledged.
         # QoS 2.
         self.phases: dict[int, Phase] = {}  # By packet identifier; without PUBREL so far.
         self.received: dict[int, int] = {}  # The numbers of those that an earlier connection had.
         self.is_numbered = False  # The session outlives the connection.
+        self.agreeing_bytes = 0  # Of publishes whose numbers are not agreed on.
+        self.is_held = False  # Because of so many of them.
         self.last_number = 0
         self.name = b""
         self.through: dict[int, int] = {}  # By a queue's id: the last number that was sent there.
@@ -155,7 +159,7 @@ class Publisher:
             or head & 0x09  # Retained, or sent again.
             or payload > end
             or qos == 3
-            or (qos == 2 and (self.is_numbered or (data[body] << 8 | data[body + 1]) in self.phases))
+            or (qos == 2 and (data[body] << 8 | data[body + 1]) in self.phases)
             or (is_v5 and data[payload - 1])  # It has properties.
             or not topic_route.is_plain
         ):
@@ -165,9 +169,15 @@ class Publisher:
             return end
         route = topic_route.route
         kind = PERSISTENT if qos else 0
-        if route.queues is not self.queues or kind != self.kind or len(self.contents) >= BUNDLE_MAX:
+        numbered = topic_route if qos == 2 and self.is_numbered else None
+        if (
+            route.queues is not self.queues
+            or kind != self.kind
+            or numbered is not self.numbered
+            or len(self.contents) >= BUNDLE_MAX
+        ):
             self.submit()
-            self.queues, self.kind = route.queues, kind
+            self.queues, self.kind, self.numbered = route.queues, kind, numbered
         most = BUNDLE_MAX
         if len(route.queues) > FEW:
             most = self.connection.broker.fanout.portion(len(route.queues)) - len(self.contents)
@@ -272,7 +282,7 @@ class Publisher:
         except Refused as refused:
             self._refuse(packet, refused.refusal)
             return
-        is_special = packet.retain or packet.properties or packet.dup or (packet.qos == 2 and self.is_numbered)
+        is_special = packet.retain or packet.properties or packet.dup or packet.packet_id in self.phases
         if is_special or not found.is_plain:
             self.submit()
             self._publish(packet, found)
@@ -284,6 +294,7 @@ class Publisher:
         self.submit()
         route = found.route
         self.queues, self.kind = route.queues, PERSISTENT if packet.qos else 0
+        self.numbered = found if packet.qos == 2 and self.is_numbered else None
         self.contents.append(self._content(packet.qos, packet.payload))
         self.keys.append(route.key)
         if packet.qos:
@@ -414,7 +425,10 @@ class Publisher:
         if self.contents:
             contents, keys, expected = self.contents, self.keys, self.expected
             self.contents, self.keys, self.expected = [], [], []
-            self._send(self.queues, contents, keys, self.kind, expected, 0)
+            if self.numbered is not None:
+                self._number_all(self.numbered, contents, keys, expected)
+            else:
+                self._send(self.queues, contents, keys, self.kind, expected, 0)
 
     def _send(
         self,
@@ -425,7 +439,7 @@ class Publisher:
         expected: Sequence[Answer],
         number: int,
     ) -> None:
-        """Messages of one kind. `number`: under which a QoS 2 message is published."""
+        """Messages of one kind. `number`: under which the first of QoS 2 messages is published."""
         connection = self.connection
         broker, session, count = connection.broker, connection.session, len(contents)
         assert session is not None and session.confirms is not None
@@ -545,6 +559,7 @@ class Publisher:
         number = self.received[packet_id] = self.last_number
 
         def on_agreed(refusal: Refusal | None) -> None:
+            self._on_agreed(len(content))
             if connection.closed:
                 return
             if refusal is not None:
@@ -559,7 +574,54 @@ class Publisher:
                 return
             self._keep_and_send(packet, route, content, number)
 
+        self._await(len(content))
         connection.change_session(SessionChange(received=((packet_id, 1, number),)), on_agreed)
+
+    def _number_all(self, found: TopicRoute, contents: list[bytes], keys: list[bytes], expected: list[Answer]) -> None:
+        """Likewise, for several that were not sent before: their numbers follow each other."""
+        connection, count, size = self.connection, len(contents), sum(map(len, contents))
+        ids = [answer[2] << 8 | answer[3] for answer in expected if isinstance(answer, bytes)]
+        number = self.last_number + 1
+        self.last_number += count
+        self.received.update(zip(ids, range(number, number + count), strict=True))
+
+        def on_agreed(refusal: Refusal | None) -> None:
+            self._on_agreed(size)
+            if connection.closed:
+                return
+            if refusal is not None:
+                connection.end(Reason.SERVER_UNAVAILABLE, refusal.text)
+                return
+            self.check_routes()
+            try:
+                route = self._find_route(found.topic.encode())
+            except Refused as refused:  # A permission was taken away, or the exchange deleted, in the meantime.
+                connection.end(Reason.NOT_AUTHORIZED, refused.refusal.text)
+                return
+            if route.is_plain:
+                self._send(route.route.queues, contents, keys, PERSISTENT, expected, number)
+                return
+            for at, (content, answer) in enumerate(zip(contents, expected, strict=True)):
+                packet = Publish(found.topic, b"", 2)
+                self._send_one(packet, route, content, answer, number + at)
+                if connection.closed:
+                    return
+
+        self._await(size)
+        connection.change_session(SessionChange(received=numbered_ranges(ids, number)), on_agreed)
+
+    def _await(self, size: int) -> None:
+        """So many bytes wait for agreement on their numbers. If they are too many, nothing more is read for now."""
+        self.agreeing_bytes += size
+        if self.agreeing_bytes > AGREEING_BYTES_MAX and not self.is_held:
+            self.is_held = True
+            self.connection.hold()
+
+    def _on_agreed(self, size: int) -> None:
+        self.agreeing_bytes -= size
+        if self.is_held and self.agreeing_bytes <= AGREEING_BYTES_MAX and not self.connection.closed:
+            self.is_held = False
+            self.connection.release()
 
     def _produce(
         self,
@@ -573,21 +635,24 @@ class Publisher:
     ) -> bool:
         target = queue.spec.id
         previous = min(self.through.get(target, 0), number - 1)
-        self.through[target] = max(number, previous)
+        self.through[target] = number + len(contents) - 1
         origin = Origin(self.name, number, previous)
         return self.connection.broker.outboxes.produce(queue, origin, contents, keys, kind, size, pending)
 
     def on_releases(self, ids: tuple[int, ...], data: bytes, at: int) -> None:
         """PUBREL packets in a row, which are at `at`."""
-        phases, count = self.phases, len(ids)
-        if self.received or not phases.keys() >= set(ids) or len(set(ids)) < count:
+        phases, received, count = self.phases, self.received, len(ids)
+        if not phases.keys() >= set(ids) or len(set(ids)) < count:
             for packet_id in ids:
                 self.on_release(packet_id)
             return
-        for packet_id in ids:
-            del phases[packet_id]
-        self.open_count -= count
-        self.connection.output.send(answers_to(data, at, count, 0x70))
+        self.open_count -= count - list(map(phases.pop, ids)).count(Phase.KNOWN)
+        kept = [packet_id for packet_id in ids if received.pop(packet_id, None) is not None] if received else []
+        answers = answers_to(data, at, count, 0x70)
+        if kept:
+            self._complete(kept, answers)
+        else:
+            self.connection.output.send(answers)
 
     def on_release(self, packet_id: int) -> None:
         """PUBREL: the client will not send this message again."""
@@ -605,7 +670,7 @@ class Publisher:
             connection.output.send(b"\x70\x02" + packet_id.to_bytes(2, "big"))
             return
 
-        self._complete(packet_id, b"\x70\x02" + packet_id.to_bytes(2, "big"))
+        self._complete((packet_id,), b"\x70\x02" + packet_id.to_bytes(2, "big"))
 
     def _give_up(self, packet_id: int, answer: Ack) -> None:
         """A QoS 2 publish that has a number is refused, so its identifier is free. The next message that has it must
@@ -616,10 +681,10 @@ class Publisher:
         def on_agreed() -> None:
             self.phases.pop(packet_id, None)
 
-        self._complete(packet_id, encode(answer, V5), on_agreed)
+        self._complete((packet_id,), encode(answer, V5), on_agreed)
 
-    def _complete(self, packet_id: int, answer: bytes, then: Callable[[], None] = lambda: None) -> None:
-        """Have the cluster forget a packet identifier, then answer."""
+    def _complete(self, ids: Iterable[int], answer: bytes, then: Callable[[], None] = lambda: None) -> None:
+        """Have the cluster forget packet identifiers, then answer."""
         connection = self.connection
 
         def on_agreed(refusal: Refusal | None) -> None:
@@ -631,7 +696,7 @@ class Publisher:
             then()
             connection.output.send(answer)
 
-        connection.change_session(SessionChange(completed=((packet_id, 1),)), on_agreed)
+        connection.change_session(SessionChange(completed=ranges_of(ids)), on_agreed)
 
     def forget(self) -> None:
         """The connection is over."""

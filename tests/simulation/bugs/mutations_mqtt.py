@@ -32,7 +32,7 @@ MQTT: Final = (
         "the identifier of a refused publish is not forgotten",
         3,
         "Publisher._give_up",
-        "self._complete(packet_id, encode(answer, V5), on_agreed)",
+        "self._complete((packet_id,), encode(answer, V5), on_agreed)",
         "on_agreed()\nself.connection.send(answer)",
     ),
     Mutation(

@@ -140,3 +140,38 @@ def test_the_identifier_of_a_refused_publish_is_free() -> None:
     assert publisher.send(k.Ack(p.PUBREL, 5)) == [k.Ack(p.PUBCOMP, 5)]
     assert messages(taker.heard()) == [("t", b"1", 2), ("t", b"2", 2)]
     assert world.queue("mqtt-subscription-rqos1").ready_count == 1
+
+
+def test_publishes_in_a_row_are_agreed_on_at_once(cluster: Cluster) -> None:
+    taker, publisher = subscriber(cluster["a"]), connected(cluster["b"], "p", properties=LASTING)
+    publisher.publish("t", b"first", 2, 1)
+    commands = len(cluster.order)
+    ids = [*range(2, 30), *range(40, 60)]
+    sent = [k.Publish("t", b"%d" % packet_id, 2, packet_id=packet_id) for packet_id in ids]
+    assert publisher.send(*sent) == [k.Ack(p.PUBREC, packet_id) for packet_id in ids]
+    assert len(cluster.order) == commands + 1
+    publisher.lose()
+    publisher = connected(cluster["c"], "p", clean=False, properties=LASTING)
+    again = [k.Publish("t", b"%d" % packet_id, 2, dup=True, packet_id=packet_id) for packet_id in (1, *ids)]
+    assert publisher.send(*again) == [k.Ack(p.PUBREC, packet_id) for packet_id in (1, *ids)]
+    commands = len(cluster.order)
+    releases = [k.Ack(p.PUBREL, packet_id) for packet_id in (1, *ids)]
+    assert publisher.send(*releases) == [k.Ack(p.PUBCOMP, packet_id) for packet_id in (1, *ids)]
+    assert len(cluster.order) == commands + 1
+    session = cluster["a"].broker.client_ids.find("/", "p")
+    assert session is not None and not session.received and session.last_number == 49
+    assert [one.payload for one in publishes(taker.heard())] == [b"first", *(b"%d" % packet_id for packet_id in ids)]
+
+
+def test_too_much_that_waits_for_agreement_holds_its_client_back() -> None:
+    world = World()
+    publisher = connected(world, "p", properties=LASTING)
+    world.holds_metadata = True
+    for packet_id in range(1, 8):
+        publisher.publish("t", bytes(1 << 20), 2, packet_id)
+    connection = publisher.connection
+    assert connection.held and connection.publisher.last_number < 7
+    world.release_metadata()
+    world.turn()
+    assert not connection.held and connection.publisher.last_number == 7
+    assert [one for one in publisher.heard() if isinstance(one, k.Ack)] == [k.Ack(p.PUBREC, n, 16) for n in range(1, 8)]
