@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -60,7 +61,12 @@ def stop(process: subprocess.Popen[str], number: signal.Signals) -> tuple[str, l
     assert process.stderr.readline() == "starting Spark ...\n"
     assert process.stderr.readline() == "at java\n"
     process.send_signal(number)
-    out, told = process.communicate(timeout=60)
+    limit = threading.Timer(60, process.kill)
+    limit.start()
+    # Not by `communicate`, which does not know what is in the buffers of the lines that were read.
+    told, out = process.stderr.read(), process.stdout.read()
+    process.wait()
+    limit.cancel()
     return out, [line for line in told.splitlines() if line not in ("", "at java")]
 
 
