@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import logging
 import os
 import re
 import shutil
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark_leveret.connect import LeveretError
 from pyspark_leveret.jobs.support import job_status
+from pyspark_leveret.jobs.support.quick_python import quick_python
 from pyspark_leveret.jobs.support.signals import Stopped, aside
 from pyspark_leveret.options import ACCESS, BadOption
 from pyspark_leveret.schema import BadSchema
@@ -118,11 +123,12 @@ def session(
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # They log each exception again, as JSON.
         PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    is_local = (master or "local").startswith("local")
+    os.environ.setdefault("PYSPARK_PYTHON", _python_here() if is_local else sys.executable)
     builder = SparkSession.builder.appName(f"leveret {name}").master(master or "local[*]")
     moves = str(sys.stderr.isatty()).lower()  # Progress bars are for terminals.
     builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.ui.showConsoleProgress", moves)
-    if is_short and (master or "local").startswith("local"):
+    if is_short and is_local:
         builder = builder.config(JAVA_OPTIONS, QUICK_JAVA)
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -136,6 +142,13 @@ def session(
     if made.conf.get(LOG_LEVEL, None) is None:
         made.sparkContext.setLogLevel("FATAL")
     return made
+
+
+def _python_here() -> str:
+    """Returns the Python for processes on this machine. Its folder is deleted at the end."""
+    folder = tempfile.mkdtemp(prefix="leveret-python-")
+    atexit.register(partial(shutil.rmtree, folder, ignore_errors=True))
+    return quick_python(Path(folder))
 
 
 def adapt(rows: DataFrame) -> None:

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from pyspark_leveret.jobs.support.quick_python import quick_python
 from tests.support.members import Cluster
 from tests.support.servers import Server
-from tests.system.spark.sessions import CONFIG, interpreter, missing
+from tests.system.spark.sessions import CONFIG, missing
 
 CLUSTER = "management.tcp.port = 0\nmanagement.tcp.ip = 127.0.0.1"
 
@@ -74,7 +75,7 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     from pyspark.sql import SparkSession
 
     folder: Path = tmp_path_factory.mktemp("spark")
-    os.environ["PYSPARK_PYTHON"] = interpreter(folder)
+    os.environ["PYSPARK_PYTHON"] = quick_python(folder)
     builder = SparkSession.builder.master("local[4]")  # Some tests have tasks that wait for something.
     for name, value in CONFIG.items():
         builder = builder.config(name, value)

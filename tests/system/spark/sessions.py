@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 JAVA = 17
@@ -31,19 +28,6 @@ CONFIG = {
     "spark.sql.session.timeZone": "UTC",
 }
 TRIES = 4
-# Spark has its Python processes import its own part from a zip file, which has no bytecode: all of it is compiled again
-# whenever one starts, which takes three times as long as the rest. What pip installed is the same.
-INTERPRETER = """#!/bin/sh
-PYTHONPATH=$(printf %s "$PYTHONPATH" | tr : '\\n' | grep -v '/pyspark[.]zip$' | paste -s -d : -) exec {} "$@"
-"""
-
-
-def interpreter(folder: Path) -> str:
-    """A Python for Spark that starts fast, made in a folder."""
-    path = folder / "python"
-    path.write_text(INTERPRETER.format(shlex.quote(sys.executable)))
-    path.chmod(0o700)
-    return str(path)
 
 
 def is_slow_start(error: Exception, attempt: int) -> bool:
@@ -51,7 +35,7 @@ def is_slow_start(error: Exception, attempt: int) -> bool:
 
     A streaming source has a Python process at the driver, begun anew for each query. Spark's PythonWorkerFactory gives
     it ten seconds to connect back, which no setting changes. What it imports by then takes a third of a second of a
-    processor (see `INTERPRETER`), and on a machine with thirty times as much to do as it can, all of those ten. The
+    processor (see `quick_python`), and on a machine with thirty times as much to do as it can, all of those ten. The
     query has done nothing by then; started again, it goes on from its checkpoint. It is said, so that nobody takes it
     for normal, and the last attempt fails as any other.
     """

@@ -21,10 +21,11 @@ from typing import Any
 import pytest
 
 from leveret.data.client import DataClient
+from pyspark_leveret.jobs.support.quick_python import quick_python
 from tests.support.members import Cluster, Member
 from tests.support.servers import ROOT, until
 from tests.system.mirrors.rings import await_in_sync, fill_fast, mirror
-from tests.system.spark.sessions import CONFIG, ended, interpreter
+from tests.system.spark.sessions import CONFIG, ended
 from tests.system.spark.stuck import FIRST, start
 
 pytestmark = pytest.mark.spark
@@ -112,7 +113,7 @@ def killed(trio: Cluster, name: str, tmp_path: Path) -> Iterator[list[dict[str, 
     config = {**CONFIG, "spark.master": "local[8]", "spark.local.dir": str(tmp_path / "local")}
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"config": config, "queries": queries}))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": interpreter(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": quick_python(tmp_path)}
     with open(tmp_path / "driver.log", "w") as log:
         driver = subprocess.Popen(
             [sys.executable, "-m", "tests.system.spark.stuck", str(plan)],
