@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import http.client
+import importlib
+import io
 import json
 import re
 from functools import partial
@@ -181,6 +183,48 @@ def test_tables_that_take_a_batch_once(
         assert table.num_rows == expected
     assert {row["queue"] for row in table.select(["queue"]).to_pylist()} == {"orders", "clicks"}
     assert table.to_pylist()[0]["headers"] == [("a", "b")]
+
+
+ORDER = {"type": "record", "name": "Order", "fields": [{"name": name, "type": "long"} for name in ("id", "price")]}
+SHOP = """
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+file = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
+fields = file.message_type.add(name="Order").field
+for number, name in enumerate(("id", "price"), 1):
+    fields.add(name=name, number=number, type="TYPE_INT64", label="LABEL_OPTIONAL")
+pool = descriptor_pool.DescriptorPool()
+pool.Add(file)
+Order = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
+"""
+
+
+def test_avro(
+    spark: Any, data_broker: Server, queues: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fastavro = pytest.importorskip("fastavro", exc_type=ImportError)
+    (tmp_path / "order.avsc").write_text(json.dumps(ORDER))
+    queues.queue_purge("orders")
+    for price in (7, 8):
+        body = io.BytesIO()
+        fastavro.schemaless_writer(body, fastavro.parse_schema(ORDER), {"id": 3, "price": price})
+        fill(queues, "orders", [body.getvalue()])
+    run(code_under("Avro"), spark, data_broker, tmp_path, {"spark": spark})
+    assert re.search(r"\|\s*3\|\s*15\|", capsys.readouterr().out)
+
+
+def test_protobuf(
+    spark: Any, data_broker: Server, queues: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    pytest.importorskip("google.protobuf", exc_type=ImportError)
+    (tmp_path / "shop_pb2.py").write_text(SHOP)
+    monkeypatch.syspath_prepend(tmp_path)
+    spark.sparkContext.addPyFile(str(tmp_path / "shop_pb2.py"))
+    queues.queue_purge("orders")
+    fill(queues, "orders", [importlib.import_module("shop_pb2").Order(id=3, price=7).SerializeToString()])
+    run(code_under("Protobuf"), spark, data_broker, tmp_path, {"spark": spark})
+    assert re.search(r"\|\s*3\|\s*7\|", capsys.readouterr().out)
 
 
 def test_the_notebook(
