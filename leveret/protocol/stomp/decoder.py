@@ -134,42 +134,39 @@ def _text(data: bytes) -> str:
 class Inbox:
     """The beginning of a frame whose end has not come."""
 
-    __slots__ = ("or_nul", "pieces", "size", "wanted")
+    __slots__ = ("kept", "or_nul", "wanted")
 
     def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        self.size = 0
+        self.kept = bytearray()
         self.wanted = 0  # How many bytes there must be before they are looked at again.
         self.or_nul = False  # Or until a NUL has come.
 
     def keep(self, data: bytes) -> None:
         """Keep bytes that nobody has looked at."""
-        self.pieces, self.size, self.wanted = [data] if data else [], len(data), 0
+        self.kept, self.wanted = bytearray(data), 0
 
     def keep_begun(self, data: bytes, incomplete: Incomplete, limits: FrameLimits) -> None:
         """Keep a frame that is not whole, from its beginning on."""
-        self.pieces, self.size = [data], len(data)
+        self.kept = bytearray(data)
         self.or_nul = not incomplete.wanted
-        self.wanted = incomplete.wanted or min(2 * self.size, limits.frame_bytes_max + 1)
+        self.wanted = incomplete.wanted or min(2 * len(data), limits.frame_bytes_max + 1)
 
     def take(self, data: bytes) -> bytes:
         """Add bytes that came. Return all there are if a frame may be whole, otherwise none."""
-        if not self.pieces:
+        if not self.kept:
             return data
-        self.pieces.append(data)
-        self.size += len(data)
-        if self.size < self.wanted and not (self.or_nul and b"\0" in data):
+        self.kept += data
+        if len(self.kept) < self.wanted and not (self.or_nul and b"\0" in data):
             return b""
         return self.all()
 
     def add(self, data: bytes) -> None:
         """Add bytes that nobody is to look at now."""
-        self.pieces.append(data)
-        self.size += len(data)
+        self.kept += data
         self.wanted = 0
 
     def all(self) -> bytes:
         """Take all that is kept."""
-        joined = b"".join(self.pieces)
-        self.pieces, self.size, self.wanted = [], 0, 0
-        return joined
+        kept = bytes(self.kept)
+        self.kept, self.wanted = bytearray(), 0
+        return kept

@@ -173,7 +173,7 @@ class Connection:
 
     @property
     def rest(self) -> bytes:
-        return b"".join(self.inbox.pieces)
+        return bytes(self.inbox.kept)
 
     def describe(self) -> str:
         return f"{self.peer} ({self.user})" if self.user else str(self.peer)
@@ -210,7 +210,7 @@ class Connection:
         """Process what came meanwhile, if nothing holds the connection any longer."""
         while not self.closed:
             self.held = self.waits > 0 or self.blocked or self.spreads
-            if self.held or not (self.actions or self.committed or self.inbox.pieces):
+            if self.held or not (self.actions or self.committed or self.inbox.kept):
                 break
             self._process(self.inbox.all())
             if not self.held:

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from leveret.sessions.stomp.connection import Connection
 
 SEPARATOR: Final = "@@"
-PLANS_MAX: Final = 512
+PLANS_MAX: Final = 64  # Of one subscription.
+PLAN_BYTES_MAX: Final = 2_048  # Messages with longer headers have none.
 RECEIPT: Final = b"\x07receiptS"  # The header in a table of AMQP: its name, and that a text follows.
 _PLAIN: Final = re.compile(rb"[^\\:\r\n\0]*\Z")  # Text that is written in a header as it is, whatever the version.
 
@@ -354,7 +355,7 @@ class StompConsumer:
     def _use_plan(self, key: bytes, content: bytes) -> bool:
         """Be ready for messages like this one. False if there is no plan for such."""
         skip = body_at(content)
-        if not skip:  # No body, or one in several pieces.
+        if not 0 < skip <= PLAN_BYTES_MAX:  # 0: no body, or one in several pieces.
             return False
         start, end = _receipt_in(content, skip)
         head, tail, size = content[:start], content[end:skip], len(content)

@@ -7,8 +7,8 @@ Three things keep the hot path short, as with AMQP (`sessions.amqp.publish_fast_
   before costs two comparisons and some slices.
 - *Publishes travel in bundles.* Contents of one kind, bound for the same queues, gather until something else comes
   along, and go to the queues together (`submit`). One confirm stands for all of them.
-- *The head of a content is made once* for each size of receipt and body. A content is that head, the receipt within it,
-  the body and a byte.
+- *The head of a content is made once* for each size of receipt. A content is that head, with the receipt and the size
+  of the body filled in, the body and a byte.
 
 Frames in a transaction, with a queue for answers in reply-to, with CC or BCC, or to destinations whose route depends on
 the message take the longer way, as frames.
@@ -46,13 +46,23 @@ if TYPE_CHECKING:
     from leveret.protocol.stomp.frames import Frame
     from leveret.sessions.stomp.connection import Connection
 
-FORMS_MAX: Final = 512
-HEADS_MAX: Final = 64  # Of one form.
+FORMS_MAX: Final = 128
+FORM_BYTES_MAX: Final = 2_048  # Frames with longer headers take the longer way.
+HEADS_MAX: Final = 8  # Of one form.
+SIZE_AT: Final = frames.HEADER_AT + 4  # Where a content has the size of its body.
 BUNDLE_MAX: Final = 4_096
 RECEIPT_HEADER: Final = b"\nreceipt:"
 RECEIPT_BYTES_MAX: Final = 1_024  # A longer one takes the longer way.
 _PLAIN: Final = re.compile(rb"[^\\:\r\n\0 ][^\\:\r\n\0]*")  # A receipt that is written as it is, whatever the version.
 _SPECIAL: Final = ("transaction", "message-id", "CC", "BCC")
+
+
+class Head(NamedTuple):
+    """What is before the body in contents of one form, but for the receipt and the size of the body."""
+
+    start: bytes  # Up to the size.
+    middle: bytes  # From there up to the receipt.
+    end: bytes  # From there up to the size of the body's frame.
 
 
 class Form(NamedTuple):
@@ -65,7 +75,7 @@ class Form(NamedTuple):
     headers: dict[str, str]
     route: Route
     kind: int
-    heads: dict[tuple[int, int], tuple[bytes, bytes]]  # By sizes of receipt and body: what is around the receipt.
+    heads: dict[int, Head]  # By the size of the receipt.
 
 
 class Barrier(NamedTuple):
@@ -172,6 +182,7 @@ class Publisher:
         skipped, behind = len(start), len(end)
         frame_max, expected, before = self.connection.frame_limits.frame_bytes_max, self.expected, len(contents)
         receipt, join, tail = b"", b"".join, frames.END_BYTE
+        body_max = (self.connection.limits.frame_max or frame_max + frames.OVERHEAD) - frames.OVERHEAD
         while len(contents) < most:
             body = at + skipped
             if has_receipt:
@@ -188,12 +199,15 @@ class Publisher:
                 last = body + length
                 if last >= size or data[last]:
                     break
-            head = heads.get((len(receipt), last - body))
+            count = last - body
+            if not 0 < count <= body_max:
+                break  # Its content is another number of frames.
+            head = heads.get(len(receipt))
             if head is None:
-                head = self._new_head(form, len(receipt), last - body)
-                if head is None:
-                    break
-            contents.append(join((head[0], receipt, head[1], data[body:last], tail)))
+                head = self._new_head(form, len(receipt))
+            first, middle, third = head
+            wide, narrow = count.to_bytes(8, "big"), count.to_bytes(4, "big")
+            contents.append(join((first, wide, middle, receipt, third, narrow, data[body:last], tail)))
             if has_receipt:
                 expected.append(receipt)
             at = last + 1
@@ -209,26 +223,25 @@ class Publisher:
             self.submit()
         return at
 
-    def _new_head(self, form: Form, receipt_size: int, size: int) -> tuple[bytes, bytes] | None:
-        """What is before and behind the receipt in contents of these sizes. None if such contents look otherwise."""
-        frame_max = self.connection.limits.frame_max
-        if not size or size + frames.OVERHEAD > frame_max > 0:
-            return None
+    @staticmethod
+    def _new_head(form: Form, receipt_size: int) -> Head:
         headers = form.headers
-        filled = [
-            content_for(headers | {"receipt": filler * receipt_size} if form.has_receipt else headers, bytes(size), 0)
+        one, other = (
+            content_for(headers | {"receipt": filler * receipt_size} if form.has_receipt else headers, b"x", 0)[:-6]
             for filler in ("0", "1")
-        ]
-        place = next((at for at, (one, other) in enumerate(zip(*filled, strict=True)) if one != other), 0)
-        whole = filled[0][: -size - 1]
+        )
+        differ = (at for at, (left, right) in enumerate(zip(one, other, strict=True)) if left != right)
+        place = next(differ, SIZE_AT + 8)
         if len(form.heads) >= HEADS_MAX:
             form.heads.clear()
-        head = form.heads[receipt_size, size] = whole[:place], whole[place + receipt_size :]
+        head = form.heads[receipt_size] = Head(one[:SIZE_AT], one[SIZE_AT + 8 : place], one[place + receipt_size :])
         return head
 
     def _remember(self, frame: Frame, start: bytes, end: bytes, length: int | None) -> None:
         """The frame was sent as others may be that look like it."""
         headers = frame.headers
+        if len(start) + len(end) > FORM_BYTES_MAX:
+            return
         if any(name in headers for name in _SPECIAL) or headers.get("reply-to", "").startswith("/temp-queue/"):
             return
         receipt = headers.get("receipt")

@@ -13,7 +13,7 @@ from leveret.protocol.stomp.encoder import encode
 from leveret.protocol.stomp.frames import UNAUTHENTICATED, Frame, FrameLimits, Malformed
 
 LIMITS = FrameLimits()
-TEXTS = st.text(st.characters(exclude_characters="\0"), max_size=20)
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 NAMES = TEXTS.filter(lambda name: name != "content-length")
 COMMANDS = st.sampled_from(("SEND", "MESSAGE", "ERROR", "ACK", "RECEIPT"))
 FRAMES = st.builds(Frame, COMMANDS, st.dictionaries(NAMES, TEXTS, max_size=5), st.binary(max_size=40))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from leveret.broker.delivery.batch import Span
 from leveret.broker.session.message import content_of
 from leveret.protocol.properties import Properties
 from leveret.protocol.tables import Field
@@ -717,3 +718,38 @@ def test_bytes_that_are_no_text(world: World) -> None:
     client.send(b"SEND\ndestination:/queue/\xe9\na:\xff\n\n" + bytes(range(1, 256)) + b"\0")
     data = client.heard_bytes()
     assert b"subscription:\xff\xfe\ndestination:/queue/%E9\n" in data and b"\na:\xff\n" in data
+
+
+@pytest.mark.parametrize("has_receipts", [False, True])
+def test_bodies_of_all_sizes_are_stored_as_if_each_came_alone(world: World, has_receipts: bool) -> None:
+    client, alone = connected(world), connected(world)
+    sizes = [5, 1, 300, 0, 131_064, 131_065, 70, 70, 9]
+    texts = []
+    for number, size in enumerate(sizes):
+        receipt_line = f"receipt:r{10**number}\n" if has_receipts else ""
+        texts.append(f"SEND\ndestination:/queue/QUEUE\nkind:k\n{receipt_line}\n" + "x" * size + "^@")
+    client.send("".join(texts).replace("QUEUE", "q1"))
+    for text in texts:
+        alone.connection.publisher.form = None
+        alone.connection.publisher.forms.clear()
+        alone.send(text.replace("QUEUE", "q2"))
+    together, single = (
+        [
+            content
+            for span in world.queue(name).ready
+            if isinstance(span, Span)
+            for content in span.batch.contents[span.lo : span.hi]
+        ]
+        for name in ("q1", "q2")
+    )
+    assert len(together) == len(sizes) and together == single
+    assert client.heard().count("RECEIPT") == (len(sizes) if has_receipts else 0)
+
+
+def test_frames_with_long_headers_are_not_remembered(world: World) -> None:
+    client = connected(world)
+    for size in (10, 4_000):
+        for _ in range(3):
+            client.send(f"SEND\ndestination:/queue/q\nlong:{'x' * size}\n\nbody^@")
+    assert len(client.connection.publisher.forms) == 1
+    assert world.queue("q").ready_count == 6
