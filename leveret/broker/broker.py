@@ -35,7 +35,7 @@ from leveret.broker.mirrors.detachment import Detachment
 from leveret.broker.mirrors.manager import MirrorManager
 from leveret.broker.mqtt_totals import MqttTotals
 from leveret.broker.policy_refresh import PolicyRefresh
-from leveret.broker.queue.features import Features
+from leveret.broker.queue.features import NO_CLUSTER, Features
 from leveret.broker.queue.hold import release
 from leveret.broker.queue.local_queue import LocalQueue
 from leveret.broker.queue.queue import Queue
@@ -56,7 +56,7 @@ from leveret.metadata.model import events as e
 from leveret.metadata.model.queue_counts import QueueCounts
 from leveret.metadata.model.refusals import resource
 from leveret.metadata.mqtt.events import RetainedChanged, SessionChanged
-from leveret.metadata.rules.global_parameters import CLUSTER_NAME
+from leveret.metadata.rules.global_parameters import CLUSTER_ID, CLUSTER_NAME, parse_cluster_id
 from leveret.metadata.rules.partition_handling import PartitionHandling
 from leveret.metadata.rules.passwords import verify_password
 from leveret.metadata.rules.permissions import OPERATOR, Permissions
@@ -126,7 +126,7 @@ class Broker:
         self.journaling = Options()
         self.journal: NodeJournal | None = None  # Where some policy asks for it.
         self.dead_letters = DeadLetterPublisher(self)
-        self.features = Features()
+        self.features = Features(self.random_numbers.draw, self._cluster_digits)
         self.replies = DirectReplyTo(self)
         self.connection_limits = ConnectionLimits(self)
         self.notes = ClientLog(node)
@@ -776,6 +776,11 @@ class Broker:
         if spec is None:
             return OPERATORS_TAGS if user == OPERATOR else ()
         return spec.tags
+
+    def _cluster_digits(self) -> bytes:
+        """The id of the cluster, as origins of messages name it."""
+        found = parse_cluster_id(self.metadata.global_parameters.get(CLUSTER_ID))
+        return NO_CLUSTER if found is None else found.hex().encode()
 
     def number_connection(self) -> int:
         self.connection_count += 1

@@ -14,8 +14,9 @@ paused by a partition, drained or forgotten. A row names the epoch that it was m
 each have chosen, the second one is refused.
 
 **What a former worker can still do.** Until it applies the next epoch, it may go on: a node that was cut off does not
-know. It does no harm. What it has consumed comes back to the source, marked as redelivered, when the source loses it.
-A node without a majority stops its workers by itself.
+know. It does no harm. What it has consumed comes back to the source, marked as redelivered, when the source loses it;
+and what it still publishes to a Leveret has an origin, which a queue takes once (`leveret.broker.delivery.origins`). A
+node without a majority stops its workers by itself.
 
 The parameter and its assignment go together, in one command: what was deleted has no assignment, and a worker that
 finds none stops.

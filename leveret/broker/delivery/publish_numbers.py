@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Final, NamedTuple
 
+PREFIX: Final = b"producer:"  # Of the marks in which queues remember producers.
+ENTRY: Final = Struct(">QQ")  # The highest number taken, and when something last came, by the wall clock.
 NAME_BYTES_MAX: Final = 128
 
 

@@ -51,11 +51,11 @@ there twice.
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
 from leveret.broker.delivery.confirms import DOUBTED, REFUSED
+from leveret.broker.delivery.publish_numbers import ENTRY, PREFIX
 from leveret.broker.delivery.reserve import reserve
 from leveret.broker.queue import ttl_and_length
 from leveret.broker.queue.queue import Queue
@@ -68,11 +68,9 @@ if TYPE_CHECKING:
     from leveret.broker.delivery.publish_numbers import Origin
     from leveret.broker.queue.local_queue import LocalQueue
 
-PREFIX: Final = b"producer:"
 PRODUCERS_MAX: Final = 2_000
 UNUSED_MS: Final = 7 * 24 * 3_600_000
 SEQUENCE_MAX: Final = 1 << 62  # To begin with; there is no end to be reached from there.
-ENTRY: Final = struct.Struct(">QQ")  # The highest number taken, and when something last came, by the wall clock.
 WINDOW: Final = 2_048  # Behind that, if some of the last numbers were refused: a bit for each, the highest number last.
 NODES: Final = (b"node ", b"epoch ", b"spool ", b"mqtt ", b"will ")  # How names begin that nodes use themselves.
 

@@ -6,8 +6,9 @@ counts or deduplication.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from leveret.broker.delivery import origins
 from leveret.broker.event_journal import node_journal
 from leveret.broker.queue import dedup
 from leveret.broker.queue.delivery_limit import DeliveryLimit
@@ -15,15 +16,25 @@ from leveret.broker.queue.lease import PREFIX
 from leveret.broker.queue.leases import Leases
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leveret.broker.delivery.batch import Batch
     from leveret.broker.delivery.confirms import Pending
     from leveret.broker.delivery.publish_numbers import Origin
     from leveret.broker.queue.local_queue import LocalQueue
     from leveret.broker.queue.queue import Queue
     from leveret.metadata.rules.queue_rules import QueueRules
 
+NO_CLUSTER: Final = b"0" * 32
+DETACHED: Final = 1 << 60  # From here on, ids are not those of queues: see `broker.mirrors.detached`.
+
 
 class Features:
-    """Gives queues their extensions."""
+    """Gives queues their extensions. `draw` gives random numbers below a bound; `cluster` names the cluster."""
+
+    def __init__(self, draw: Callable[[int], int] = lambda bound: 0, cluster: Callable[[], bytes] = lambda: NO_CLUSTER):
+        self.draw = draw
+        self.cluster = cluster
 
     def apply(self, queue: Queue, rules: QueueRules) -> None:
         """Gives a queue what its rules ask for, and takes away what they do not any more."""
@@ -44,6 +55,7 @@ class Features:
             leases = Leases(queue)
             queue.extend(leases)
             leases.restore()
+        origins.begin_run(queue, self.draw)
 
     def enqueue_once(
         self,
@@ -56,4 +68,12 @@ class Features:
         pending: Pending,
     ) -> bool:
         """Enqueues what of a producer's messages the queue has not taken before."""
+        if origin.producer.startswith(origins.PRODUCER):
+            return origins.take(queue, origin, contents, keys, kind, size, pending, dedup.make_room)
         return dedup.take(queue, origin, contents, keys, kind, size, pending)
+
+    def with_origins(self, queue: LocalQueue, batch: Batch, lo: int, hi: int, contents: list[bytes]) -> list[bytes]:
+        """Returns contents of a batch, each with its origin. What a detached queue delivers has no lasting number."""
+        if queue.spec.id >= DETACHED:
+            return contents
+        return origins.labelled(queue, batch, lo, hi, contents, self.cluster(), self.draw)

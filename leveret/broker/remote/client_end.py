@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from leveret.broker.delivery.answers import unreachable
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, Span
 from leveret.broker.delivery.confirms import DOUBTED, Numbers
-from leveret.broker.delivery.offsets import OFFSET, Start, offset_of
+from leveret.broker.delivery.offsets import OFFSET, ORIGINS, Start, offset_of
 from leveret.broker.remote import peer_frames as w
 from leveret.links import frame_types
 from leveret.links.proposals import BadFrame
@@ -385,7 +385,8 @@ class ClientEnd:
             subscription.stuck_ticks = 0
             subscription.taken_bytes += sum(map(len, span.batch.contents[lo:hi])) + MESSAGE_OVERHEAD * (hi - lo)
             consumer.deliver(span.batch, lo, hi)
-            if consumer.begins_at is not None:  # A stream: where it goes on at the next master.
+            begun = consumer.begins_at
+            if begun is not None and begun.kind != ORIGINS:  # A stream: where it goes on at the next master.
                 consumer.begins_at = Start(OFFSET, offset_of(span.batch.contents[hi - 1]) + 1)
             if span.lo == span.hi:
                 span.batch.contents, span.batch.keys = [], []  # The queue's node keeps what may be requeued.

@@ -49,8 +49,9 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
 from leveret.broker.delivery.confirms import DOUBTED, NOBODY, REFUSED, Confirms, Numbers, Pending
-from leveret.broker.delivery.publish_numbers import Origin
-from leveret.broker.queue.dedup import ENTRY, PREFIX, PRODUCERS_MAX, make_room
+from leveret.broker.delivery.origins import PRODUCER
+from leveret.broker.delivery.publish_numbers import ENTRY, PREFIX, Origin
+from leveret.broker.queue.dedup import PRODUCERS_MAX, make_room
 from leveret.broker.queue.hold import Parked, park
 from leveret.metadata.rules.ha_policy import is_stream
 from leveret.storage.format.queue_block import EXPIRES, PERSISTENT, REDELIVERED, SHARED
@@ -364,6 +365,20 @@ class ProducerOutbox(Outbox):
         return False
 
 
+class OriginOutbox(ProducerOutbox):
+    """Publishes whose origins tell what is new, in any order: see `broker.delivery.origins`. There are no holes."""
+
+    __slots__ = ()
+
+    def _drop(self, sent: Sent) -> None:
+        Outbox._drop(self, sent)
+        if not self.open:
+            self.outboxes.by_producer.pop((self.target, self.name), None)
+
+    def is_refused_at_once(self, queue: AnyQueue) -> bool:
+        return not queue.is_local and not queue.has_way()
+
+
 class Outboxes:
     """The outboxes of a node, and what they may hold together."""
 
@@ -415,7 +430,8 @@ class Outboxes:
         if outbox is None:
             if len(self.by_producer) >= PRODUCERS_MAX:
                 self.by_producer = {key: one for key, one in self.by_producer.items() if one.open}
-            outbox = self.by_producer[target, name] = ProducerOutbox(self, target, name)
+            kind = OriginOutbox if name.startswith(PRODUCER) else ProducerOutbox
+            outbox = self.by_producer[target, name] = kind(self, target, name)
         return outbox
 
     def on_deleted(self, target: int) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.delivery.answers import Got, Status, unreachable
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.delivery.confirms import REFUSED, Confirms, Numbers
-from leveret.broker.delivery.offsets import NEXT, OFFSET, STARTS, Start
+from leveret.broker.delivery.offsets import NEXT, OFFSET, ORIGINS, STARTS, Start
 from leveret.broker.delivery.reserve import reserve
 from leveret.broker.delivery.unacked import Delivered, Unacked
 from leveret.broker.queue.delivery_limit import DeliveryLimit
@@ -105,6 +105,8 @@ class RemoteConsumer:
         returns = self.queue.extension(DeliveryLimit) if batch.redelivered else None
         if returns is not None:
             contents = returns.labelled(batch, lo, hi)
+        if self.begins_at is not None and self.begins_at.kind == ORIGINS:
+            contents = self.queue.host.features.with_origins(self.queue, batch, lo, hi, contents)
         keys = batch.keys if whole else batch.keys[lo:hi]
         size = sum(map(len, contents)) + MESSAGE_OVERHEAD * count
         self.sent_bytes += size

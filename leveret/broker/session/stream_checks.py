@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leveret.broker.delivery.offsets import NAME, Start, parse_start
+from leveret.broker.delivery.offsets import NAME, ORIGINS, Start, parse_start
 from leveret.broker.kinds.stream import unsupported
 from leveret.broker.session.checks import Refused, refuse
 from leveret.metadata.model.refusals import resource
 from leveret.metadata.rules.ha_policy import is_stream
 from leveret.protocol.erlang_format import printed_field
 from leveret.protocol.errors import ReplyCode
+from leveret.protocol.origins import NAME as ORIGIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,9 +39,10 @@ def refuse_return(taken: Iterable[Delivered], what: str) -> None:
 def start_of(
     spec: QueueSpec, arguments: Table, prefetch: int, shared_prefetch: int, no_ack: bool, wall_ms: int
 ) -> Start | None:
-    """Return where a consumer begins in a stream; None for other queues. The arguments were checked."""
+    """Return where a consumer begins in a stream, or that it wants origins; None for others. Arguments were checked."""
     if not is_stream(spec.arguments):
-        return None
+        wanted = arguments.get(ORIGIN)
+        return Start(ORIGINS) if wanted is not None and wanted.value is True and not no_ack else None
     where = resource("queue", spec.name, spec.vhost)
     if not prefetch:
         refuse(ReplyCode.PRECONDITION_FAILED, f"consumer prefetch count is not set for '{where}'")

@@ -16,6 +16,7 @@ from itertools import repeat
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker.delivery.offsets import ORIGINS
 from leveret.broker.queue.delivery_limit import DeliveryLimit
 from leveret.protocol.frames import END_BYTE, HEAD, METHOD, reframe
 from leveret.storage.format.queue_block import REDELIVERED
@@ -115,7 +116,8 @@ class ChannelConsumer:
         contents = batch.contents if whole else batch.contents[lo:hi]
         keys = batch.keys if whole else batch.keys[lo:hi]
         key = keys[0]
-        if self.as_stored and not batch.redelivered and keys.count(key) == count:
+        has_origins = self.begins_at is not None and self.begins_at.kind == ORIGINS
+        if self.as_stored and not batch.redelivered and not has_origins and keys.count(key) == count:
             head, tail = self.heads[len(key)], key + END_BYTE
             pieces: list[bytes] = [b""] * (3 * count)
             pieces[0::3] = map(self.pack, repeat(head), range(first_tag, first_tag + count), repeat(0))
@@ -126,6 +128,8 @@ class ChannelConsumer:
             queue = self.queue
             if batch.redelivered and queue.is_local and (returns := queue.extension(DeliveryLimit)) is not None:
                 contents = returns.labelled(batch, lo, hi)  # Else its own node has done so.
+            if has_origins and queue.is_local:
+                contents = queue.host.features.with_origins(queue, batch, lo, hi, contents)
             pieces = self._of_many_keys(first_tag, contents, keys, kinds)
         if session.prefetch:
             session.last_served = self

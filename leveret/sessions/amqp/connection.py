@@ -48,6 +48,7 @@ from leveret.protocol.tables import to_python
 from leveret.sessions.amqp.change_backlog import ChangeBacklog
 from leveret.sessions.amqp.channel import Channel
 from leveret.sessions.amqp.handshake import Handshake
+from leveret.sessions.amqp.origin_channel import OriginChannel
 from leveret.sessions.amqp.output import Output
 from leveret.sessions.amqp.producer_channel import Producer, ProducerChannel
 from leveret.sessions.amqp.publish_fast_path import PublishFastPath, frame_error, octets
@@ -131,6 +132,7 @@ class Connection(PublishFastPath):
         self.client_properties: dict[str, object] = {}
         self.capabilities: dict[str, object] = {}
         self.producer: Producer | None = None  # Its messages have numbers.
+        self.has_origins = False  # Its messages may tell where they came from.
         self.channels: dict[int, Channel] = {}
         self.login: Login | None = None  # Once the vhost is open.
 
@@ -429,15 +431,18 @@ class Connection(PublishFastPath):
                     f"number of channels opened for user '{self.user}' has reached the maximum allowed user limit of "
                     f"({limit})",
                 )
-            producer = self.producer
-            channel = Channel(self, number) if producer is None else ProducerChannel(self, number, producer)
-            self.channels[number] = channel
+            self.channels[number] = self.new_channel(number)
             self.broker.connection_limits.on_channels(self.user, 1)
             self.send(number, m.ChannelOpenOk())
         elif isinstance(method, m.ChannelCloseOk):
             pass  # A late answer to a close that crossed with the client's.
         else:
             raise ConnectionFault(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'", *ids_of(method))
+
+    def new_channel(self, number: int) -> Channel:
+        if self.producer is not None:
+            return ProducerChannel(self, number, self.producer)
+        return OriginChannel(self, number) if self.has_origins else Channel(self, number)
 
     def _while_channel_closing(self, channel: Channel, method: m.Method) -> None:
         """Everything but the end of the channel is overheard, as the protocol wants it.
@@ -616,6 +621,11 @@ class Connection(PublishFastPath):
         """A producer's messages have numbers in a row, so they go to the queues in one bundle at a time."""
         self.producer = producer
         self.mixes = producer is None
+
+    def set_origins(self, has_origins: bool) -> None:
+        """Messages with origins go to the queues in one bundle at a time, too, so that numbers are in a row."""
+        self.has_origins = has_origins
+        self.mixes = self.mixes and not has_origins
 
     def on_tuned(self, frame_max: int, channel_max: int, heartbeat_s: int) -> None:
         """Client and broker have agreed on these."""

@@ -14,6 +14,7 @@ from leveret.protocol import methods as m
 from leveret.protocol.errors import ConnectionFault, ReplyCode
 from leveret.protocol.frames import FRAME_MIN_SIZE
 from leveret.protocol.tables import BadTable, decode_table, table_from_python
+from leveret.sessions.amqp.origin_channel import PROPERTY
 from leveret.sessions.amqp.producer_channel import BadProducer, producer_of
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ CAPABILITIES: Final = (
     "per_consumer_qos",
     "direct_reply_to",
     "leveret_producer",
+    "leveret_origins",
 )
 EXTERNAL: Final = "EXTERNAL"
 # What RabbitMQ calls the states in which these are expected.
@@ -129,6 +131,7 @@ class Handshake:
         connection.on_authenticated(user, method.mechanism)
         try:
             connection.set_producer(producer_of(connection.client_properties))
+            connection.set_origins(connection.client_properties.get(PROPERTY) is True)
         except BadProducer as error:
             raise ConnectionFault(ReplyCode.NOT_ALLOWED, str(error), method.class_id, method.method_id) from None
         self.expected = m.ConnectionTuneOk

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from leveret.sessions.amqp.channel import Channel
 from leveret.sessions.amqp.connection import Connection, Life
+from leveret.sessions.amqp.origin_channel import PROPERTY
 
 CHANNEL: Final = 1
 CAPABILITIES: Final = ("publisher_confirms", "basic.nack", "connection.blocked", "consumer_cancel_notify")
@@ -37,7 +37,8 @@ class InnerConnection(Connection):
         self.vhost = self.broker.vhosts[vhost]
         self.login = self.broker.enter(self, user, vhost, self.number, counts=False)
         self.broker.on_connection_opened(self, self.login)
-        self.channels[CHANNEL] = Channel(self, CHANNEL)
+        self.set_origins(self.client_properties.get(PROPERTY) is True)
+        self.channels[CHANNEL] = self.new_channel(CHANNEL)
         self.broker.connection_limits.on_channels(user, 1)  # Taken back with the channel.
 
     def _shut(self, reason: str) -> None:

@@ -9,8 +9,9 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from leveret.broker.delivery.publish_numbers import ENTRY, PREFIX
 from leveret.broker.queue import dedup
-from leveret.broker.queue.dedup import ENTRY, PREFIX, UNUSED_MS
+from leveret.broker.queue.dedup import UNUSED_MS
 from leveret.broker.remote.migrate import move
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m

@@ -9,6 +9,7 @@ import pytest
 
 from leveret.broker.delivery.batch import Span
 from leveret.broker.delivery.confirms import Confirms, Pending
+from leveret.broker.delivery.publish_numbers import ENTRY
 from leveret.broker.queue import dedup
 from leveret.broker.queue.queue import Queue
 from leveret.broker.remote import outbox
@@ -244,7 +245,7 @@ def test_what_is_remembered_of_refusals_is_bounded(cluster: Cluster, monkeypatch
     for _ in range(20):
         client.publish("q", b"x", delivery_mode=2)
     (mark,) = cluster["b"].queue("q").durable_state.table.values()
-    assert len(mark) == dedup.ENTRY.size + 1
+    assert len(mark) == ENTRY.size + 1
     cluster.release("b", "a")
     for _ in range(5):
         look(cluster)
@@ -253,7 +254,7 @@ def test_what_is_remembered_of_refusals_is_bounded(cluster: Cluster, monkeypatch
     client.publish("q", b"2", delivery_mode=2)
     assert acked(client) == 23
     (mark,) = cluster["b"].queue("q").durable_state.table.values()
-    assert len(mark) == dedup.ENTRY.size
+    assert len(mark) == ENTRY.size
 
 
 def test_what_is_not_persistent_costs_no_sync(cluster: Cluster) -> None:

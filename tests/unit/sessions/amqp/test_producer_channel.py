@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.queue.dedup import ENTRY, PREFIX, SEQUENCE_MAX
+from leveret.broker.delivery.publish_numbers import ENTRY, PREFIX
+from leveret.broker.queue.dedup import SEQUENCE_MAX
 from leveret.protocol import methods as m
 from leveret.protocol.tables import Field, table_from_python
 from leveret.sessions.amqp import producer_channel

@@ -1,0 +1,146 @@
+"""Origins: a message that is moved from queue to queue is taken once, however often and by whom it is brought.
+
+A producer (see `broker.queue.dedup`) promises to bring its messages in the order of their numbers. Who moves messages
+out of a queue cannot: a message that another consumer has returned comes late, and of two workers that do not know of
+each other each brings a part. So what is moved is recognized by its *origin*, the queue that it comes from and its
+number there, and the destination remembers a *set* of numbers for each source:
+
+    number in the set        it was taken before: passed over, and confirmed when the first one is safe
+    otherwise                it is taken, and the number enters the set in the same block
+
+The set is a mark of the destination queue, written in the very block that holds the messages it tells of, so that it is
+exactly as safe as they are. Of one source it is mostly a single range. It has at most `RANGES_MAX`; beyond that the
+lowest are forgotten, and a message of those that comes again would be taken again. Nothing in here can take a message
+for a copy of another one: that would lose it.
+
+**Runs.** That demands that a number never means two messages, and a queue alone cannot promise it: messages are handed
+out before their block is on disk. If the node dies then, they never were, and the next messages get their numbers. Each
+*run* of a queue at a master therefore has a random tag, which is part of the origin. The mark `RUNS` lists which
+numbers belong to which run: when a queue is restored, it goes on under a new tag from its next number, and what the log
+has keeps its old one. The entry of a run is in the first block that the run writes. If no block of the run is written,
+none of its numbers survives, and the next run has a tag of its own.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from leveret.base.range_set import RangeSet
+from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
+from leveret.broker.delivery.confirms import REFUSED
+from leveret.broker.delivery.publish_numbers import ENTRY, PREFIX
+from leveret.protocol.origins import source_of, with_origins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leveret.broker.delivery.batch import Batch
+    from leveret.broker.delivery.confirms import Pending
+    from leveret.broker.delivery.publish_numbers import Origin
+    from leveret.broker.queue.local_queue import LocalQueue
+
+PRODUCER: Final = b"origin "  # How the names of sources begin, among those of producers.
+RUNS: Final = b"origin-runs"
+RUN: Final = Struct(">QQ")  # The first number of a run, and its tag.
+RUNS_MAX: Final = 64
+RANGES_MAX: Final = 1_024
+RANGES_MIN: Final = 16  # Where the queue has little room for marks.
+TAG_MAX: Final = 1 << 63
+
+
+# -- At the source -------------------------------------------------------------------------------------------------
+
+
+def begin_run(queue: LocalQueue, draw: Callable[[int], int]) -> None:
+    """A queue was restored: what it takes from now on belongs to another run. Only if origins were ever asked of it."""
+    mark = queue.durable_state.table.get(RUNS)
+    if mark is not None:
+        runs = [*RUN.iter_unpack(mark), (queue.next_seq, draw(TAG_MAX))][-RUNS_MAX:]
+        runs[0] = (0, runs[0][1])
+        queue.durable_state.set_quietly(RUNS, b"".join(RUN.pack(*one) for one in runs))
+
+
+def labelled(
+    queue: LocalQueue, batch: Batch, lo: int, hi: int, contents: list[bytes], cluster: bytes, draw: Callable[[int], int]
+) -> list[bytes]:
+    """Return contents of a batch, each with its origin."""
+    mark = queue.durable_state.table.get(RUNS)
+    if mark is None:
+        mark = RUN.pack(0, draw(TAG_MAX))
+        if not queue.durable_state.fits(RUNS, mark):
+            return contents
+        queue.durable_state.set(RUNS, mark)
+    runs = list(RUN.iter_unpack(mark))
+    made: list[bytes] = []
+    at, end = batch.first + lo, batch.first + hi
+    for (first, tag), (following, _) in zip(runs, [*runs[1:], (end, 0)], strict=True):
+        stop = min(following, end)
+        if stop > at and first <= at:
+            some = contents[at - batch.first - lo : stop - batch.first - lo]
+            made += with_origins(some, source_of(cluster, queue.spec.id, tag), at)
+            at = stop
+    return made
+
+
+# -- At the destination --------------------------------------------------------------------------------------------
+
+
+def take(
+    queue: LocalQueue,
+    origin: Origin,
+    contents: list[bytes],
+    keys: list[bytes],
+    kind: int,
+    size: int,
+    pending: Pending,
+    make_room: Callable[[LocalQueue, bytes], bool],
+) -> bool:
+    """Enqueue those of these messages that did not come before. True: the queue is crowded.
+
+    `make_room` tells whether the queue can remember one more source.
+    """
+    name = PREFIX + origin.producer
+    state = queue.durable_state
+    known = state.table.get(name)
+    taken = RangeSet() if known is None else RangeSet.unpack(known[ENTRY.size :])
+    first, last = origin.first, origin.first + len(contents) - 1
+    if known is None and not make_room(queue, name):
+        pending.refused = REFUSED
+        return False
+    old = taken.count_within(first, last)
+    slow, is_new = False, old < len(contents)
+    if is_new:
+        if old:
+            places = [at for at in range(len(contents)) if first + at not in taken]
+            contents, keys = [contents[at] for at in places], [keys[at] for at in places]
+            size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
+        following = queue.next_seq
+        slow = queue.enqueue(contents, keys, kind, size, pending)
+        if queue.next_seq == following:
+            return slow  # It is full, and has refused them.
+        queue.drop_last_due_confirm()
+        taken.add(first, last)
+    entry = _entry(queue, name, taken)
+    if is_new and not pending.waiting:
+        state.set_quietly(name, entry)  # They are in no log, and go when the node does.
+        return slow
+    state.set(name, entry)
+    if not is_new and state.changes:
+        pending.waiting += 1
+        queue.await_block(pending)
+    return slow
+
+
+def _entry(queue: LocalQueue, name: bytes, taken: RangeSet) -> bytes:
+    """Return the mark of a source: like that of a producer, with the set behind it."""
+    head = ENTRY.pack(taken.last or 0, queue.host.wall_ms)
+    for most in (RANGES_MAX, RANGES_MIN):
+        while taken.range_count > most:
+            lowest = next(iter(taken))
+            taken.remove(*lowest)
+        entry = head + taken.pack()
+        if queue.durable_state.fits(name, entry):
+            return entry
+    taken.clear()
+    return head

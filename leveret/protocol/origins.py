@@ -1,0 +1,115 @@
+"""The header that tells where a message came from: `x-leveret-origin`, always the first of its headers.
+
+    x-leveret-origin: S  CLUSTER/QUEUE/RUN/NUMBER      32, 16, 16 and 16 hexadecimal digits
+
+`source` is all of it but the number. The text has a fixed length and a fixed place, so that it is put in and taken out
+by slices: messages of one publisher tend to have equal header frames, and for a stretch of those everything before the
+number is made once.
+"""
+
+from __future__ import annotations
+
+import re
+from struct import Struct
+from typing import Final, NamedTuple
+
+from leveret.protocol.frames import HEADER_AT
+from leveret.protocol.properties import CONTENT_ENCODING, CONTENT_TYPE, FLAGS_AT, HEADERS, PROPERTIES_AT
+
+NAME: Final = "x-leveret-origin"
+SOURCE_BYTES: Final = 32 + 1 + 16 + 1 + 16
+TEXT_BYTES: Final = SOURCE_BYTES + 1 + 16
+_SIZE: Final = Struct(">I")
+_FIELD: Final = bytes((len(NAME),)) + NAME.encode() + b"S" + _SIZE.pack(TEXT_BYTES)
+HEADER_BYTES_MAX: Final = 100_000  # AMQP cannot split a header frame: a larger one has no room for an origin.
+FIELD_BYTES: Final = len(_FIELD) + TEXT_BYTES
+_TEXT: Final = re.compile(rb"([0-9a-f]{32}/[0-9a-f]{16}/[0-9a-f]{16})/([0-9a-f]{16})")
+_FLAGS_AT: Final = HEADER_AT + FLAGS_AT
+_HEADERS_BYTE: Final = HEADERS >> 8
+
+
+class Labelled(NamedTuple):
+    """A message without its origin, and the origin. `number` is 0 if it has none."""
+
+    source: bytes
+    number: int
+    content: bytes
+
+
+def source_of(cluster: bytes, queue: int, run: int) -> bytes:
+    """Return the part of an origin that messages of one queue share. `cluster`: 32 hexadecimal digits."""
+    return b"%b/%016x/%016x" % (cluster, queue, run)
+
+
+def with_origins(contents: list[bytes], source: bytes, number: int) -> list[bytes]:
+    """Return the contents, each with its origin; the first has this number."""
+    made = []
+    header, before, behind = b"\x00", b"", 0  # Of the last one: no header begins like this.
+    for each, content in enumerate(contents, number):
+        if not content.startswith(header):
+            header = content[: HEADER_AT + _SIZE.unpack_from(content, 3)[0] + 1]
+            if len(header) > HEADER_BYTES_MAX:
+                made.append(content)
+                header = b"\x00"
+                continue
+            before, behind = _cut(content, source)
+        made.append(b"%b%016x%b" % (before, each, content[behind:]))
+    return made
+
+
+def _table_at(content: bytes) -> int:
+    """Return where the table of headers is, or would be."""
+    flags = content[_FLAGS_AT] << 8
+    at = HEADER_AT + PROPERTIES_AT
+    for flag in (CONTENT_TYPE, CONTENT_ENCODING):
+        if flags & flag:
+            at += 1 + content[at]
+    return at
+
+
+def _cut(content: bytes, source: bytes) -> tuple[bytes, int]:
+    """Return the bytes before the number, and the position of those behind it."""
+    at = _table_at(content)
+    flags, behind, table_bytes, grown = content[_FLAGS_AT], at, 0, 4 + FIELD_BYTES
+    if flags & _HEADERS_BYTE:
+        behind, table_bytes, grown = at + 4, _SIZE.unpack_from(content, at)[0], FIELD_BYTES
+    before = (
+        content[:3],
+        _SIZE.pack(_SIZE.unpack_from(content, 3)[0] + grown),
+        content[HEADER_AT:_FLAGS_AT],
+        bytes((flags | _HEADERS_BYTE,)),
+        content[_FLAGS_AT + 1 : at],
+        _SIZE.pack(table_bytes + FIELD_BYTES),
+        _FIELD,
+        source,
+        b"/",
+    )
+    return b"".join(before), behind
+
+
+def take_origin(content: bytes) -> Labelled:
+    """Take the origin out of a content whose properties were checked."""
+    at = _table_at(content)
+    start = at + 4
+    if not content[_FLAGS_AT] & _HEADERS_BYTE or not content.startswith(_FIELD, start):
+        return Labelled(b"", 0, content)
+    end = start + FIELD_BYTES
+    found = _TEXT.fullmatch(content, start + len(_FIELD), end)
+    table_bytes: int = _SIZE.unpack_from(content, at)[0] - FIELD_BYTES
+    if found is None or table_bytes < 0:
+        return Labelled(b"", 0, content)
+    flags, table, shrunk = content[_FLAGS_AT], _SIZE.pack(table_bytes), FIELD_BYTES
+    if not table_bytes:
+        flags, table, shrunk = flags & ~_HEADERS_BYTE, b"", FIELD_BYTES + 4
+    stripped = b"".join(
+        (
+            content[:3],
+            _SIZE.pack(_SIZE.unpack_from(content, 3)[0] - shrunk),
+            content[HEADER_AT:_FLAGS_AT],
+            bytes((flags,)),
+            content[_FLAGS_AT + 1 : at],
+            table,
+            content[end:],
+        )
+    )
+    return Labelled(found[1], int(found[2], 16), stripped)
