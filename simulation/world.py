@@ -72,6 +72,7 @@ class World:
         self.rng = random.Random(f"{self.seed}/world")
         self.network = Network(self.scheduler, random.Random(f"{self.seed}/network"))
         self.network.is_rejecting = plan.proofs().is_rejecting
+        self.more_settings: dict[str, Any] = {}  # Of all nodes.
         self.traced = traced
         self.trace: deque[str] = deque(maxlen=TRACE_MAX)
         self.failure: str | None = None

@@ -283,6 +283,7 @@ class Machine:
             trusts_refusals=plan.proofs().trusts_refusals,
             mqtt_listeners=(Listener("", MQTT_PORT),) if self.world.speaks_mqtt else (),
             mqtt_subscription_ttl_ms=None,
+            **self.world.more_settings,
         )
 
     def disk_delay(self, rng: random.Random) -> float:

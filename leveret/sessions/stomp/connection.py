@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 NO_CHANNELS: Final[dict[int, Any]] = {}
 TICK_MS: Final = 1_000
+TOLD_MAX: Final = 10  # ERROR frames of one connection that are logged.
 _IN_TRANSACTIONS: Final = frozenset(("SEND", "ACK", "NACK"))
 
 
@@ -76,7 +77,7 @@ class Connection:
         "deliveries", "escapes", "frame_limits", "has_published", "held", "inbox", "life", "limits", "login_part",
         "number", "on_entered", "on_released", "output", "peer", "publisher", "receive_ms", "received_bytes",
         "received_count", "received_ms", "received_since_tick", "send_ms", "sent_ms", "session", "session_id",
-        "spreads", "subscriptions", "ticked_ms", "transactions", "trims", "user", "version", "vhost", "waits",
+        "spreads", "subscriptions", "ticked_ms", "told", "transactions", "trims", "user", "version", "vhost", "waits",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, peer: Peer, limits: StompLimits) -> None:
@@ -103,6 +104,7 @@ class Connection:
         self.spreads = False  # Held because the turn's budget for publishes to many queues is used up.
         self.crowded_queue: AnyQueue | BusyLink | None = None
         self.has_published = False
+        self.told = 0  # ERROR frames.
         self.busy = False  # Frames are being processed.
         self.actions: deque[Frame] = deque()  # Of a transaction that is being committed.
         self.committed: tuple[Frame, int] | None = None  # Its COMMIT, and the number of the last publish before it.
@@ -471,7 +473,9 @@ class Connection:
         body = error.detail.encode("utf-8", "surrogateescape")
         head = head_of("ERROR", error.headers(), self.escapes)
         self.output.send(b"".join((head, line, length_line(len(body)), b"\n", body, END)))
-        if self.life is not Life.GREETING:  # Strangers do not fill the log; what is to be known of them, `login` tells.
+        self.told += 1
+        # Nobody is to fill the log; what is to be known of strangers, `login` tells.
+        if self.told <= TOLD_MAX and self.life is not Life.GREETING:
             text = f"STOMP error frame sent to {self.describe()}: {error.message}: {error.detail.strip()}"
             self.broker.node.note("connection", "error", visible(text))
 

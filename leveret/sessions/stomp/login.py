@@ -3,7 +3,7 @@
 The user is found as with RabbitMQ: by the header `login`; without it by the certificate, if `stomp.ssl_cert_login` is
 set and there is one; otherwise it is `stomp.default_user`. With `stomp.implicit_connect` a client that sends another
 frame first is logged in the same way, as a client of STOMP 1.0, and is sent no CONNECTED. A failed login is answered
-late if there were many (`broker.logins`); the client may try again, until the login timeout.
+late if there were many (`broker.logins`); the client may try twice again, until the login timeout.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from leveret.sessions.stomp.errors import SUPPORTED, StompError
 if TYPE_CHECKING:
     from leveret.sessions.stomp.connection import Connection
 
+FAILURES_MAX: Final = 3  # Failed logins on one connection.
 _HEART_BEAT: Final = re.compile(r" *(-?[0-9]{1,10}) *, *(-?[0-9]{1,10}) *\Z")
 
 
 class StompLogin:
     """The way of a connection to its session."""
 
-    __slots__ = ("auth_login", "connection", "due_ms", "is_implicit", "late", "mechanism")
+    __slots__ = ("auth_login", "connection", "due_ms", "failures", "is_implicit", "late", "mechanism")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -36,6 +37,7 @@ class StompLogin:
         self.is_implicit = False
         self.late: StompError | None = None  # The answer to a failed login, at `due_ms`.
         self.due_ms = 0
+        self.failures = 0
 
     def on_connect(self, frame: Frame) -> bool:
         """Log the client in. False: the answer has to wait. Raises `StompError`."""
@@ -72,6 +74,8 @@ class StompLogin:
         if reason is None:
             return True
         broker.totals.stomp_logins_refused += 1
+        self.failures += 1
+        error.ends = self.failures >= FAILURES_MAX
         text = f"STOMP login failed for {connection.describe()}: {reason}"
         broker.node.note("connection", "error", visible(text))
         late_ms = broker.logins.failed(host, user, broker.now_ms)
@@ -130,7 +134,10 @@ class StompLogin:
         late = self.late
         if late is not None and now_ms >= self.due_ms:
             self.late = None
-            self.connection.tell(late)
+            if late.ends:
+                self.connection.fail_with(late)
+            else:
+                self.connection.tell(late)
             self.connection.release()
 
 

@@ -12,6 +12,7 @@ from tests.system.fuzz.fuzzer import Target
 from tests.system.fuzz.links import LINK_TARGETS
 from tests.system.fuzz.peers import PEER_TARGETS
 from tests.system.fuzz.sessions import SESSION_TARGETS
+from tests.system.fuzz.stomp import STOMP_TARGETS
 
 EVERY_KIND: Final[Table] = {
     "t": Field("t", True),
@@ -163,6 +164,7 @@ def _method_corpus() -> list[bytes]:
 
 
 TARGETS: Final = [
+    *STOMP_TARGETS,
     Target(
         "tables",
         run_tables,
