@@ -333,6 +333,8 @@ class Machine:
                 starting.result()
                 self.served = True
                 await process.stopped
+            else:
+                starting.cancel()
         finally:
             if not process.loop.is_closed():
                 await process.stop()
