@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
@@ -276,6 +276,8 @@ class ClientIds:
             if holding.state is _State.AGREED and applied.refused is None:
                 holding.become(_State.HELD)
                 assert holding.claimed is not None
+                # The names are those of the record, not once more the same.
+                holding.row = replace(row, client_id=holding.claimed.session.client_id, queues=())
                 holding.then(holding.claimed)
             elif holding.state is _State.LOST:
                 holding.then(TAKEN_OVER)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from leveret.base.counters import MessageCounters
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, begin_sharing
@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from leveret.broker.session.wanted import ConsumerWanted
     from leveret.protocol.tables import Table
 
+_NO_TAGS: Final[set[int]] = set()  # Of all sessions without any: nothing is ever added to it.
+
+
 class Client(Protocol):
     """The machine that speaks a protocol with one client, as far as the broker knows it."""
 
@@ -97,7 +100,7 @@ class Session:
         self.unacked = Unacked()
         self.consumed = 0  # Unacknowledged deliveries to consumers; those that were fetched do not count.
         self.prefetch = 0  # For all consumers together; 0 is no limit.
-        self.late_tags: set[int] = set()  # Tags that came too late, and may still be acknowledged: see `lateness`.
+        self.late_tags = _NO_TAGS  # Tags that came too late, and may still be acknowledged: see `lateness`.
         self.confirms: Confirms | None = None
         self.awaited: dict[int, Callable[[bool], None]] = {}  # By number: whom to tell of a publish.
         self.transaction: Committing | None = None
@@ -352,7 +355,7 @@ class Session:
 
     def take_back_late(self, delivered: Delivered) -> None:
         """A delivery was kept too long, and goes back. Its tags may still be acknowledged."""
-        self.late_tags.update(range(delivered.first_tag, delivered.last_tag + 1))
+        self.late_tags = self.late_tags | set(range(delivered.first_tag, delivered.last_tag + 1))
         self.take_back(self.unacked.take_range(delivered.first_tag, delivered.last_tag))
 
     def _free(self, taken: list[Delivered]) -> None:

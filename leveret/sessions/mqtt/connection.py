@@ -89,9 +89,9 @@ class Connection:
     __slots__ = (
         "blocked", "broker", "busy", "client_id", "client_packet_max", "close_reason", "closed", "connected_ms",
         "crowded_queue", "deliveries", "has_published", "held", "keep_alive_s", "later", "life", "limits",
-        "login_part", "number", "on_entered", "on_released", "output", "packet_max", "peer", "publisher",
+        "login_part", "number", "on_entered", "on_released", "output", "packet_max", "peer", "publishing",
         "received_bytes", "received_count", "received_ms", "received_since_tick", "rest", "session", "spreads",
-        "subscriptions", "ticked_ms", "user", "version", "vhost", "waits",
+        "subscribing", "ticked_ms", "user", "version", "vhost", "waits",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, peer: Peer, limits: MqttLimits) -> None:
@@ -127,9 +127,38 @@ class Connection:
         self.received_ms = self.ticked_ms = broker.now_ms
         self.received_since_tick = True
         self.login_part: MqttLogin = MqttLogin(self)
-        self.publisher: Publisher = Publisher(self)
-        self.subscriptions: Subscriptions = Subscriptions(self)
+        self.publishing: Publisher | None = None  # Of a client that publishes.
+        self.subscribing: Subscriptions | None = None  # Of a client that subscribes.
         self.deliveries: Deliveries = Deliveries(self)
+
+    @property
+    def publisher(self) -> Publisher:
+        """The publishing side. Most of very many clients only listen: it is made when it is needed."""
+        if self.publishing is None:
+            self.publishing = Publisher(self)
+            claimed = self.login_part.claimed
+            if claimed is not None:
+                self.publishing.begin(self.login_part.expiry_s > 0, claimed, self._publisher_name())
+        return self.publishing
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """The subscribing side, which is made when it is needed, too."""
+        if self.subscribing is None:
+            self.subscribing = Subscriptions(self, self.login_part.expiry_s > 0)
+        return self.subscribing
+
+    def _publisher_name(self) -> str:
+        """The client id, if a subscription wants none of the client's own messages."""
+        return self.client_id if self.subscribing is not None and self.subscribing.no_local else ""
+
+    def set_publisher_name(self) -> None:
+        if self.publishing is not None:
+            self.publishing.set_publisher(self._publisher_name())
+
+    def _submit(self) -> None:
+        if self.publishing is not None:
+            self.publishing.submit()
 
     def _become(self, life: Life) -> None:
         assert _ORDER.index(life) > _ORDER.index(self.life), (self.life, life)
@@ -190,7 +219,7 @@ class Connection:
         return Counts(self.session.traffic.published, sent, self.received_bytes, self.output.sent_bytes)
 
     def subscription_count(self) -> int:
-        return len(self.subscriptions.options)
+        return 0 if self.subscribing is None else len(self.subscribing.options)
 
     def describe(self) -> str:
         return f"{self.peer} ({self.client_id})" if self.client_id else str(self.peer)
@@ -247,9 +276,9 @@ class Connection:
         at = 0
         try:
             at = self._packets(data)
-            self.publisher.submit()
+            self._submit()
         except MqttError as error:
-            self.publisher.submit()
+            self._submit()
             if self.life is Life.GREETING and names_v5(data):
                 # A client of MQTT 5.0 is told what is wrong with its CONNECT; older ones have no code for it.
                 self.version = V5
@@ -264,8 +293,9 @@ class Connection:
 
     def _packets(self, data: bytes) -> int:
         """Process whole packets; return where the first one begins that is incomplete, or has to wait."""
-        at, size, publisher, deliveries = 0, len(data), self.publisher, self.deliveries
-        publisher.check_routes()
+        at, size, publisher, deliveries = 0, len(data), self.publishing, self.deliveries
+        if publisher is not None:
+            publisher.check_routes()
         if size and self.life is Life.GREETING and data[0] >> 4 != p.CONNECT:
             # Another protocol: what seems to be the length of a packet would be waited for.
             raise protocol_error("the first packet is not CONNECT")
@@ -288,14 +318,17 @@ class Connection:
                 if self.broker.alarm is not None:
                     self._block()
                     break
+                if publisher is None:
+                    publisher = self.publisher
+                    publisher.check_routes()
                 end = publisher.on_publish(head, data, at, start, end)
             elif head in HEADS and end - start == 2:
-                publisher.submit()
+                self._submit()
                 count = run_at(data, at)
                 deliveries.on_acks(head, data, at, count)
                 end = at + 4 * count
             else:
-                publisher.submit()
+                self._submit()
                 self._on_packet(decode(self.version, head, data, start, end))
             at = end
             if self.held or self.closed:
@@ -477,8 +510,10 @@ class Connection:
         self.close_reason = reason
         self.rest = b""
         self.later.clear()
-        self.publisher.forget()
-        self.subscriptions.forget()
+        if self.publishing is not None:
+            self.publishing.forget()
+        if self.subscribing is not None:
+            self.subscribing.forget()
         self.broker.mqtt_totals.leave(self)
         if self.session is not None:
             self.session.close()
@@ -509,8 +544,9 @@ class Connection:
             if not self.closed:
                 action()
         self.login_part.on_tick(now_ms)
-        if self.subscriptions.system is not None and self.life is Life.RUNNING:
-            self.subscriptions.system.on_tick()
+        system = None if self.subscribing is None else self.subscribing.system
+        if system is not None and self.life is Life.RUNNING:
+            system.on_tick()
         if self.received_since_tick or self.held or not listening:
             self.received_ms, self.received_since_tick = now_ms, False
         else:

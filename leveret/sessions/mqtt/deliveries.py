@@ -45,7 +45,6 @@ without mirrors that moves away from a node that leaves the cluster: its message
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 from functools import lru_cache
 from itertools import repeat
@@ -85,6 +84,9 @@ FORMS_MAX: Final = 64
 PUBREL: Final = b"\x62\x02"
 
 
+_NO_ALIASES: Final[dict[str, int]] = {}  # Of all clients that take none.
+
+
 class Plan(NamedTuple):
     """How messages of one key, with the same properties and size, are sent."""
 
@@ -119,14 +121,15 @@ class Deliveries:
         self.consumers: dict[str, MqttConsumer] = {}  # By queue.
         self.window = 0  # How many packet identifiers may be in use.
         self.alias_max = 0
-        self.aliases: dict[str, int] = {}
+        self.aliases = _NO_ALIASES
         self.inflight: dict[int, int] = {}  # By packet identifier: the delivery tag.
         self.received: dict[int, int] = {}  # Those of QoS 2: the message's number, or 0 if it is not known.
-        self.releasing: set[int] = set()
-        self.finishing: set[int] = set()  # PUBCOMP has come, and is not agreed on.
-        self.waiting: deque[Waiting] = deque()  # Messages whose identifier is in use, and those behind them.
+        # Sets as dicts: ten thousand connections have them, and an empty dict is a third of an empty set.
+        self.releasing: dict[int, None] = {}
+        self.finishing: dict[int, None] = {}  # PUBCOMP has come, and is not agreed on.
+        self.waiting: list[Waiting] = []  # Messages whose identifier is in use, and those behind them.
         self.is_exact = False  # There is, or was, a subscription of QoS 2, and the session outlives the connection.
-        self.taken = RangeSet()  # Numbers of QoS 2 messages that the client has,
+        self.taken: RangeSet | None = None  # Numbers of QoS 2 messages that the client has,
         self.taken_of = ""  # as this queue has given them.
         self.taken_through = 0  # The highest of them.
         self.acked: list[int] = []  # Tags to be settled.
@@ -139,20 +142,28 @@ class Deliveries:
         self.session = session
         self.window = min(receive_max, self.connection.limits.prefetch)
         self.alias_max = alias_max
-        self.releasing = set(claimed.releasing)
+        if alias_max:
+            self.aliases = {}
+        if claimed.releasing:
+            self.releasing = dict.fromkeys(claimed.releasing)
         self.is_kept = self.connection.login_part.expiry_s > 0
         self.taken_of = claimed.taken_of
         self._take(claimed.taken)
 
     def _take(self, ranges: Iterable[tuple[int, int]]) -> None:
         for first, last in ranges:
+            if self.taken is None:
+                self.taken = RangeSet()
             self.taken.add(first, last)
             self.taken_through = max(self.taken_through, last)
 
     def number_by(self, queue: str) -> None:
         """The numbers of messages are those of this queue from now on."""
         if queue != self.taken_of:
-            self.taken_of, self.taken, self.taken_through = queue, RangeSet(), 0
+            self.taken_of, self.taken, self.taken_through = queue, None, 0
+
+    def has_taken(self, number: int) -> bool:
+        return self.taken is not None and number in self.taken
 
     def expect_exact(self) -> None:
         """There is a subscription of QoS 2."""
@@ -194,7 +205,7 @@ class Deliveries:
         """Packet identifiers are free: send the messages that wait for them."""
         waiting, output = self.waiting, self.connection.output
         while waiting and not self.is_used(waiting[0].packet_id):
-            packet_id, number, tag, head, rest = waiting.popleft()
+            packet_id, number, tag, head, rest = waiting.pop(0)
             self.inflight[packet_id] = tag
             if head[0] & 6 == 4:
                 self.received[packet_id] = number
@@ -274,7 +285,7 @@ class Deliveries:
             raise protocol_error("PUBREC for a message of QoS 1")
         tags = list(map(self.inflight.pop, ids))
         numbers = list(map(self.received.pop, ids))
-        self.releasing.update(ids)
+        self.releasing.update(dict.fromkeys(ids))
         if not self.is_kept:
             self.acked += tags
             connection.output.send(answers)
@@ -296,16 +307,18 @@ class Deliveries:
 
     def _on_completed(self, ids: tuple[int, ...]) -> None:
         """PUBCOMP: the packet identifiers are free."""
-        known = self.releasing.intersection(ids)
-        self.releasing -= known
+        known = self.releasing.keys() & ids
+        for packet_id in known:
+            del self.releasing[packet_id]
         if self.is_kept and known:
 
             def on_agreed(refusal: Refusal | None) -> None:
                 if refusal is None and not self.connection.closed:
-                    self.finishing -= known
+                    for packet_id in known:
+                        del self.finishing[packet_id]
                     self._on_freed()
 
-            self.finishing |= known
+            self.finishing.update(dict.fromkeys(known))
             self.connection.change_session(SessionChange(released=ranges_of(known)), on_agreed)
         else:
             self._on_freed()
@@ -460,8 +473,8 @@ class MqttConsumer:
         ids = range(first_id, first_id + count)
         if ids[-1] > IDS or not (
             deliveries.inflight.keys().isdisjoint(ids)
-            and deliveries.releasing.isdisjoint(ids)
-            and deliveries.finishing.isdisjoint(ids)
+            and deliveries.releasing.keys().isdisjoint(ids)
+            and deliveries.finishing.keys().isdisjoint(ids)
         ):
             return None
         deliveries.inflight.update(zip(ids, range(first_tag, first_tag + count), strict=True))
@@ -511,7 +524,7 @@ class MqttConsumer:
                 head = bytes((head[0] | 8,)) + head[1:]
             own = number and number + at
             if qos == 2 and own:
-                if own in deliveries.taken:
+                if deliveries.has_taken(own):
                     deliveries.settle_soon(tag)  # The client has it already.
                     continue
                 packet_id = 1 + own % IDS

@@ -240,13 +240,13 @@ class MqttLogin:
             return
         assert connect is not None and connection.session is not None
         self.claimed, self.epoch, self.is_present = session, session.epoch, answer.is_present
-        connection.publisher.begin(
-            connection.session, self.expiry_s > 0, session.born, session.received, session.last_number
-        )
         receive_max = connect.properties.get(Prop.RECEIVE_MAXIMUM, 65_535)
         alias_max = connect.properties.get(Prop.TOPIC_ALIAS_MAXIMUM, 0)
         connection.deliveries.begin(connection.session, receive_max, alias_max, session)
-        connection.subscriptions.resume(session, self.expiry_s > 0, self._on_resumed)
+        if session.subscriptions:
+            connection.subscriptions.resume(session, self._on_resumed)
+        else:
+            self._on_resumed(None)
 
     def _on_resumed(self, refusal: Refusal | None) -> None:
         """The queues of the session are there."""
@@ -264,7 +264,10 @@ class MqttLogin:
         text = f"accepting MQTT connection {connection.peer} -> client id: {connection.client_id}"
         connection.broker.node.note("connection", "info", visible(text))
         connection.deliveries.send_releases()
-        connection.subscriptions.consume(self._on_consuming)
+        if connection.subscription_count():
+            connection.subscriptions.consume(self._on_consuming)
+        else:
+            self._on_consuming({})
 
     def _on_consuming(self, refusals: dict[str, Refusal]) -> None:
         connection = self.connection

@@ -53,9 +53,9 @@ from leveret.storage.format.queue_block import EXPIRES, PERSISTENT, SHARED
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
     from leveret.broker.delivery.confirms import Pending
-    from leveret.broker.session.session import Session
     from leveret.broker.vhost import Route
     from leveret.metadata.model.refusals import Refusal
+    from leveret.metadata.mqtt.records import ClientSession
     from leveret.sessions.mqtt.connection import Connection
 
 Answer: TypeAlias = bytes | Callable[[Reason], None]  # The acknowledgement of a publish, or who is told instead.
@@ -121,14 +121,14 @@ class Publisher:
         self.name = b""
         self.through: dict[int, int] = {}  # By a queue's id: the last number that was sent there.
 
-    def begin(self, session: Session, is_numbered: bool, born: int, received: dict[int, int], last_number: int) -> None:
+    def begin(self, is_numbered: bool, claimed: ClientSession, publisher_name: str) -> None:
         """The client has its session."""
-        session.confirm(self._on_ready)
         self.is_numbered = is_numbered
-        self.name = b"mqtt %d" % born
-        self.received = dict(received)
-        self.phases = dict.fromkeys(received, Phase.KNOWN)
-        self.last_number = last_number
+        self.name = b"mqtt %d" % claimed.born
+        self.received = dict(claimed.received)
+        self.phases = dict.fromkeys(claimed.received, Phase.KNOWN)
+        self.last_number = claimed.last_number
+        self.publisher_name = publisher_name
 
     def set_publisher(self, client_id: str) -> None:
         """The client has a subscription that wants none of its own messages (the client id), or no longer (nothing)."""
@@ -442,18 +442,20 @@ class Publisher:
         """Messages of one kind. `number`: under which the first of QoS 2 messages is published."""
         connection = self.connection
         broker, session, count = connection.broker, connection.session, len(contents)
-        assert session is not None and session.confirms is not None
+        assert session is not None
         connection.has_published = True
         broker.totals.published += count
         session.traffic.published += count
         pending: Pending | None = None
         if expected:
+            session.confirm(self._on_ready)
+            assert session.confirms is not None
             pending = session.confirms.begin(count)
             self.answers.update(zip(range(pending.first, pending.last + 1), expected, strict=True))
         if broker.refusing:
             if pending is not None:
                 pending.refused = REFUSED
-                session.confirms.on_complete(pending)
+                pending.confirms.on_complete(pending)
             return
         journal = broker.journal if pending is None else None
         if journal is not None:
@@ -480,7 +482,7 @@ class Publisher:
         if journal is not None:
             journal.source = ""
         if pending is not None and not pending.waiting:
-            session.confirms.on_complete(pending)
+            pending.confirms.on_complete(pending)
 
     # -- Acknowledgements ----------------------------------------------------------------------------------------
 

@@ -97,15 +97,16 @@ class Subscriptions:
         "system_filters",
     )  # fmt: skip
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, is_kept: bool) -> None:
         self.connection = connection
         self.options: dict[str, Subscription] = {}  # By filter, as the client wrote it.
         self.index: FilterIndex[None, Subscription] = FilterIndex()  # Those that are not shared.
-        self.is_kept = False  # The session outlives the connection.
+        self.is_kept = is_kept  # The session outlives the connection.
         self.places: Counter[Place] = Counter()  # How many subscriptions need each binding.
-        self.no_local: set[str] = set()  # Filters that want none of the client's own messages.
-        self.system_filters: set[str] = set()  # Filters of topics below `$SYS`.
-        self.declared: set[str] = set()  # Names of queues.
+        # Sets as dicts: an empty dict is a third of an empty set.
+        self.no_local: dict[str, None] = {}  # Filters that want none of the client's own messages.
+        self.system_filters: dict[str, None] = {}  # Filters of topics below `$SYS`.
+        self.declared: dict[str, None] = {}  # Names of queues.
         self.system: SystemFeed | None = None  # While there is a subscription to a topic below `$SYS`.
         self.handovers: dict[str, RetainedHandover] = {}  # By filter: under way.
 
@@ -175,20 +176,20 @@ class Subscriptions:
     def changed(self) -> None:
         connection = self.connection
         connection.deliveries.on_subscriptions()
-        connection.publisher.set_publisher(connection.client_id if self.no_local else "")
+        connection.set_publisher_name()
 
     def put(self, topic_filter: str, options: Subscription) -> None:
         self._forget(topic_filter)
         self.options[topic_filter] = options
         self.places[self._place(topic_filter, options)] += 1
         if options.no_local:
-            self.no_local.add(topic_filter)
+            self.no_local[topic_filter] = None
         if not parse_shared(topic_filter).group:
             if options.qos == 2:
                 self.connection.deliveries.expect_exact()
             self.index.put(topic_filter, None, options)
             if topic_filter.startswith(SYSTEM) and self.connection.limits.sys_interval_s:
-                self.system_filters.add(topic_filter)
+                self.system_filters[topic_filter] = None
                 self.system = self.system or SystemFeed(self.connection)
 
     def drop(self, topic_filter: str) -> None:
@@ -205,8 +206,8 @@ class Subscriptions:
             self.places[place] -= 1
             if not self.places[place]:
                 del self.places[place]
-        self.no_local.discard(topic_filter)
-        self.system_filters.discard(topic_filter)
+        self.no_local.pop(topic_filter, None)
+        self.system_filters.pop(topic_filter, None)
 
     # -- Queues and consumers ------------------------------------------------------------------------------------
 
@@ -228,7 +229,7 @@ class Subscriptions:
                 if answer.code == ReplyCode.RESOURCE_LOCKED and self.connection.try_later(tries, again):
                     return
             else:
-                self.declared.add(name)
+                self.declared[name] = None
             refusals.tick(name, answer)
 
         session.topology.declare_queue(self._wanted(name), on_declared)
@@ -275,9 +276,8 @@ class Subscriptions:
 
     # -- The session goes on -------------------------------------------------------------------------------------
 
-    def resume(self, session: ClientSession, is_kept: bool, then: Callable[[Refusal | None], None]) -> None:
+    def resume(self, session: ClientSession, then: Callable[[Refusal | None], None]) -> None:
         """Make what the subscriptions of the session need, and is not there: queues and bindings."""
-        self.is_kept = is_kept
         for topic_filter, options in session.subscriptions.items():
             self.put(topic_filter, options)
         self.changed()
@@ -543,7 +543,7 @@ class _Unsubscribing:
         session = connection.session
         assert session is not None
         consumer = connection.deliveries.consumers.pop(name, None)
-        self.subscriptions.declared.discard(name)
+        self.subscriptions.declared.pop(name, None)
         if consumer is not None:
             consumer.queue.remove_consumer(consumer)
             session.forget_consumer(consumer.tag)

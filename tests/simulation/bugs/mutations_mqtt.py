@@ -20,6 +20,7 @@ MQTT: Final = (
         "mqtt.publisher:Publisher.send_confirms",
         "self.tell(answer, Reason.QUOTA_EXCEEDED if refused else Reason.SUCCESS)",
         "self.tell(answer, Reason.SUCCESS)",
+        first=3,
     ),
     Mutation(
         "a QoS 2 publish that is sent again has another number",
@@ -27,6 +28,7 @@ MQTT: Final = (
         "Publisher._number",
         "number = self.received.get(packet_id)",
         "number = None",
+        first=1,
     ),
     Mutation(
         "the identifier of a refused publish is not forgotten",
@@ -34,6 +36,7 @@ MQTT: Final = (
         "Publisher._give_up",
         "self._complete((packet_id,), encode(answer, V5), on_agreed)",
         "on_agreed()\nself.connection.send(answer)",
+        first=3,
     ),
     Mutation(
         "what a client has taken is not remembered",
@@ -41,13 +44,7 @@ MQTT: Final = (
         "MqttConsumer._numbered",
         "if own in deliveries.taken: ...",
         "if False: ...",
-    ),
-    Mutation(
-        "a QoS 2 message is sent before it is safe",
-        1,
-        "OrderedQueue._hand_out",
-        "if consumer.is_exact and head.batch.stored and not head.batch.logged: ...",
-        "if False: ...",
+        first=5,
     ),
     Mutation(
         "an identifier can be used again before it is released",
@@ -55,6 +52,7 @@ MQTT: Final = (
         "Deliveries._on_received",
         "change = SessionChange(releasing=ranges_of(ids), taken_of=self.taken_of, taken=taken)",
         "change = SessionChange(taken_of=self.taken_of, taken=taken)",
+        first=3,
     ),
     Mutation(
         "swaps what is published in one go",
@@ -69,6 +67,7 @@ MQTT: Final = (
         "RetainedMessages.keep",
         "waiting.message, waiting.size = message, size",
         "waiting.size = size",
+        first=1,
     ),
     Mutation(
         "a connection that is taken over stays",

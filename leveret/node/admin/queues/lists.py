@@ -285,7 +285,7 @@ MQTT_CONNECTION: Final[dict[str, Getter]] = {
     "exchange": lambda control, one: one.limits.exchange,
     "keepalive": lambda control, one: one.keep_alive_s,
     "subscriptions": lambda control, one: len(one.subscriptions.options),
-    "unacked_pubs": lambda control, one: one.publisher.open_count,
+    "unacked_pubs": lambda control, one: 0 if one.publishing is None else one.publishing.open_count,
     "awaiting_ack": lambda control, one: len(one.deliveries.inflight) + len(one.deliveries.releasing),
     "dropped": lambda control, one: one.deliveries.dropped,
     "session_expiry": lambda control, one: one.login_part.expiry_s,
@@ -302,7 +302,7 @@ STOMP_CONNECTION: Final[dict[str, Getter]] = {
     "subscriptions": lambda control, one: len(one.subscriptions.of_tag),
     "transactions": lambda control, one: len(one.transactions.begun),
     "unacked": lambda control, one: 0 if one.session is None else one.session.unacked.count,
-    "unconfirmed": lambda control, one: len(one.publisher.answers),
+    "unconfirmed": lambda control, one: 0 if one.publishing is None else len(one.publishing.answers),
 }
 
 
