@@ -46,8 +46,9 @@ class Shovels:
         may_act = self._may_act()
         name = self.node.settings.node_name
         for key, worker in list(self.workers.items()):
-            wanted = assignments.get(key)
-            if not may_act or wanted is None or wanted.node != name or wanted.epoch != worker.assignment.epoch:
+            wanted, epoch = assignments.get(key), worker.assignment.epoch
+            is_over = wanted is None or wanted.node != name or wanted.epoch != epoch
+            if is_over or not may_act:
                 del self.workers[key]
                 worker.stop()
             else:
