@@ -56,7 +56,10 @@ Buffer = bytes | bytearray | memoryview
 # Version 2 has other frames for filling mirrors, policies and publishes in doubt. A node of version 1 would misread
 # them, so the two refuse each other in the handshake.
 VERSION_MIN: Final = 2
-VERSION_MAX: Final = 2
+# Version 3 has commands about clients of MQTT. A node of version 2 stops at them, so none is proposed while there is a
+# link to such a node: see `broker.client_ids`.
+VERSION_MAX: Final = 3
+VERSION_OF_MQTT: Final = 3
 
 DIALER: Final = 1
 ACCEPTOR: Final = 2

@@ -20,6 +20,10 @@ Many clients make large commands, not many.
 **A claim without an answer.** If the cluster does not agree in time, the client is refused; yet the claim may be in the
 log and be applied later. It is released then.
 
+**Older nodes.** The commands are those of the third version of the protocol between nodes, and an older node cannot
+read them: it would stop. So clients are refused while there is a link to one. A node that is down is not asked: upgrade
+all nodes before MQTT is configured.
+
 **The leader's part** (`lead`): sessions whose time is over, wills whose delay is over, and sessions lost with their
 node are named to the cluster, which ends them or makes their wills due (`SweepSessions`).
 """
@@ -169,6 +173,7 @@ class ClientIds:
         self.abandoned: dict[int, None] = {}  # Tokens of claims that were refused for want of an answer.
         self.held: dict[Key, _Holding] = {}
         self.under_way = 0  # Commands of the last flush that are not answered.
+        self.older: dict[str, None] = {}  # Nodes that do not know the commands.
         self.times: Timers[Key] = Timers()  # When the leader has to do something about a session.
         self.is_sweeping = False
         for session in broker.metadata.sessions:
@@ -180,6 +185,9 @@ class ClientIds:
         """Own a client id. The former owner has been told when `then` is called."""
         if claim.vhost not in self.broker.metadata.vhosts:
             then(no_vhost(claim.vhost))
+            return
+        for node in self.older:
+            then(Refusal(541, f"node {node} has a version that does not know MQTT: upgrade it"))
             return
         self.token += 1
         row = ClaimRow(
@@ -234,6 +242,14 @@ class ClientIds:
         """Yield the sessions of a vhost, or all. Nothing may change meanwhile."""
         table = self.broker.metadata.sessions
         return iter(table) if vhost is None else iter(table.by_vhost.get(vhost, {}).values())
+
+    def on_peer_up(self, node: str, knows_mqtt: bool) -> None:
+        """There is a link to a node."""
+        if not knows_mqtt:
+            self.older[node] = None
+
+    def on_peer_down(self, node: str) -> None:
+        self.older.pop(node, None)
 
     # -- Agreement -----------------------------------------------------------------------------------------------
 

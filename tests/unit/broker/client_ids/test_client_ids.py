@@ -288,3 +288,18 @@ def test_a_deleted_vhost_takes_the_claims_along() -> None:
     world.turn()
     world.apply(c.DeleteVhost("/"))
     assert owner.log == ["claimed", "lost"]
+
+
+def test_clients_are_refused_while_there_is_a_link_to_a_node_without_mqtt() -> None:
+    world = World()
+    ids = world.broker.client_ids
+    ids.on_peer_up("new@b", True)
+    ids.on_peer_up("old@a", False)
+    refused = Owner(world)
+    world.turn()
+    assert refused.refused == Refusal(541, "node old@a has a version that does not know MQTT: upgrade it")
+    ids.on_peer_down("old@a")
+    assert ids.find("/", "c") is None
+    owner = Owner(world)
+    world.turn()
+    assert owner.log == ["claimed"]
