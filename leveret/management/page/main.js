@@ -15,6 +15,7 @@ import { exchange, exchanges } from "./exchanges.js";
 import { channels, connection, connections, consumers } from "./connections.js";
 import { retained, session, sessions } from "./mqtt.js";
 import { policies } from "./policies.js";
+import { shovels } from "./shovels.js";
 import { user, users } from "./users.js";
 import { leases } from "./leases.js";
 import { jobs } from "./jobs.js";
@@ -23,12 +24,12 @@ const VIEWS = {
   overview: [overview], cluster: [cluster], queues: [queues, null, queue], exchanges: [exchanges, null, exchange],
   connections: [connections, connection], channels: [channels], consumers: [consumers],
   mqtt: [sessions, (app_, part) => (part === "retained" ? retained(app_) : sessions(app_)), session], policies: [policies],
-  users: [users, user], leases: [leases], jobs: [jobs],
+  users: [users, user], shovels: [shovels], leases: [leases], jobs: [jobs],
 };
 const SECTIONS = [
   ["overview", "Overview"], ["cluster", "Cluster"], ["queues", "Queues"], ["exchanges", "Exchanges"],
   ["connections", "Connections"], ["channels", "Channels"], ["consumers", "Consumers"], ["mqtt", "MQTT"], ["policies", "Policies"],
-  ["users", "Users"], ["leases", "Leases"], ["jobs", "Jobs"],
+  ["users", "Users"], ["shovels", "Shovels"], ["leases", "Leases"], ["jobs", "Jobs"],
 ];
 const WATCH_MS = 1_500;
 

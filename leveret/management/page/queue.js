@@ -7,6 +7,7 @@ import { h } from "./dom.js";
 import { ago, bytes, number, NONE, when } from "./format.js";
 import { lengthChart, lengthPoints, rateChart, ratePoints } from "./overview.js";
 import { features, state } from "./queues.js";
+import { moveMessages } from "./shovels.js";
 import { badge, button, card, empty, facts, link, table, tile, tiles } from "./ui.js";
 
 const AGES = { lengths_age: 120, lengths_incr: 5, msg_rates_age: 120, msg_rates_incr: 5 };
@@ -47,6 +48,7 @@ export function queue(app, vhost, name) {
         h("h1", null, name, " ", state(one), " ", features(one)),
         h("div", { class: "actions" },
           button("Publish …", () => actions.publish(app, vhost, { key: name }), "primary"),
+          api.has("administrator", "policymaker") ? button("Move messages …", () => moveMessages(app, vhost, name)) : null,
           button("Purge …", () => actions.purge(app, vhost, name)),
           button("Delete …", () => actions.remove(app, vhost, name), "danger"))),
       tiles(tile("Ready", number(one.messages_ready)), tile("Unacknowledged", number(one.messages_unacknowledged)),

@@ -97,7 +97,8 @@ class Wire(asyncio.Protocol):
     def on_open(self) -> None:
         if not self.opened.done():
             self.opened.set_result(None)
-        self._tick()
+        if self.machine.heartbeat_s:
+            self._tick()
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
         if self.owner is not None:

@@ -1,0 +1,88 @@
+"""Shovels over HTTP: RabbitMQ's paths, codes, texts and rights."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import leveret.testing
+from leveret.testing import Broker
+from tests.support.servers import until
+
+VALUE = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://u:secret@127.0.0.1:1", "dest-queue": "b"}
+NAME = "parameters/shovel/%2F/s"
+ONE = "shovels/vhost/%2F/s"
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with leveret.testing.broker(config="management.tcp.port = 0\nmanagement.tcp.ip = 127.0.0.1\n") as broker:
+        broker.admin.add_user("pat", "pat", tags=["policymaker"])
+        broker.admin.add_user("may", "may", tags=["management"])
+        yield broker
+
+
+def ask(broker: Broker, method: str, path: str, body: Any = None, user: str = "guest") -> tuple[int, Any]:
+    request = urllib.request.Request(f"http://127.0.0.1:{broker.ports['management']}/api/{path}", method=method)
+    request.add_header("authorization", "Basic " + base64.b64encode(f"{user}:{user}".encode()).decode())
+    request.add_header("content-type", "application/json")
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(request, data, timeout=30) as answer:
+            text = answer.read()
+            return answer.status, json.loads(text) if text else None
+    except urllib.error.HTTPError as error:
+        with error:
+            text = error.read()
+            return error.code, json.loads(text) if text else None
+
+
+def test_the_life_of_a_shovel(broker: Broker) -> None:
+    assert ask(broker, "GET", "shovels") == (200, [])
+    assert ask(broker, "PUT", NAME, {"value": VALUE})[0] == 201
+    assert ask(broker, "PUT", NAME, {"value": {**VALUE, "reconnect-delay": 7}})[0] == 204
+    status, found = ask(broker, "GET", NAME)
+    assert status == 200 and "secret" not in json.dumps(found)
+    until(lambda: ask(broker, "GET", ONE)[1]["state"] == "terminated", "its failure")
+    status, one = ask(broker, "GET", ONE)
+    assert (one["name"], one["vhost"], one["type"]) == ("s", "/", "dynamic")
+    assert "Connection refused" in one["reason"] and one["next_attempt"] and "secret" not in json.dumps(one)
+    assert ask(broker, "GET", "shovels/%2F")[1][0]["name"] == "s"
+    assert ask(broker, "PUT", f"{ONE}/pause")[0] == 204
+    assert ask(broker, "GET", ONE)[1]["state"] == "paused"
+    assert ask(broker, "PUT", f"{ONE}/resume")[0] == 204
+    assert ask(broker, "DELETE", f"{ONE}/restart")[0] == 204
+    assert ask(broker, "DELETE", ONE)[0] == 204
+    for method, path in (("DELETE", ONE), ("DELETE", f"{ONE}/restart"), ("GET", ONE), ("PUT", f"{ONE}/pause")):
+        assert ask(broker, method, path)[0] == 404
+    assert ask(broker, "GET", "shovels/none")[0] == 404
+    assert ask(broker, "GET", NAME)[0] == 404
+
+
+def test_faults(broker: Broker) -> None:
+    status, told = ask(broker, "PUT", NAME, {"value": {"dest-uri": "amqp://", "src-queue": "a"}})
+    assert (status, told["error"]) == (400, "bad_request")
+    assert told["reason"] == 'Validation failed\n\nKey "src-uri" not found in s\n'
+    assert ask(broker, "PUT", NAME, {"value": 5})[0] == 400
+    assert ask(broker, "PUT", NAME, {})[0] == 400
+    status, told = ask(broker, "PUT", NAME, {"value": {**VALUE, "src-uri": "amqp:///none"}})
+    assert 'user "guest" may not connect to vhost "none"' in told["reason"]
+
+
+def test_rights(broker: Broker) -> None:
+    assert ask(broker, "PUT", NAME, {"value": VALUE}, "may")[0] == 401
+    assert ask(broker, "PUT", NAME, {"value": VALUE}, "pat")[0] == 201
+    assert ask(broker, "DELETE", ONE, None, "may")[0] == 401
+    assert [one["name"] for one in ask(broker, "GET", "shovels", None, "may")[1]] == ["s"]
+    _, definitions = ask(broker, "GET", "definitions")
+    (parameter,) = definitions["parameters"]
+    assert parameter["component"] == "shovel" and "secret" in json.dumps(parameter)
+    assert ask(broker, "DELETE", NAME, None, "pat")[0] == 204
+    assert ask(broker, "POST", "definitions", {"parameters": [parameter]})[0] == 204
+    assert ask(broker, "DELETE", ONE, None, "pat")[0] == 204
