@@ -5,8 +5,8 @@
 Each set gets an environment of its own in `.versions/`. The lowest versions are those that pyproject.toml names; the
 newest are what pip finds. Of the extra `test`, only what the chosen tests import is installed, by the same rule, and of
 the extra `spark` what reads queues as tables, without Spark itself. With `spark`, what every version of Spark has to do
-is tested with each of them, which needs Java and is not done unless it is named. The exit code is not 0 if a test
-fails.
+is tested with each of them, and recipes that need more packages with the newest; that needs Java, and is not done
+unless it is named. The exit code is not 0 if a test fails.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ CORE = (
 
 # Versions of Spark, each with a pandas that it supports.
 SPARKS = {"4.0": "pandas<3", "4.1": "pandas<3", "4.2": "pandas<3", "4.3": "pandas>=3"}
-SPARK_TESTS = ("-m", "long", "tests/system/spark/versions/test_every_version.py")
+SPARK_TESTS = ("-m", "spark", "tests/system/spark/versions/test_every_version.py")
+# Packages that recipes in docs/spark.md use and nothing else needs, and the tests that run them: with the newest Spark.
+RECIPES = ("deltalake", "fastavro", "protobuf", "pyiceberg[sql-sqlite]")
+RECIPE_TESTS = ("tests/system/spark/test_docs.py",)
 
 
 def requirements() -> list[str]:
@@ -68,9 +71,12 @@ def run_spark(python: str) -> list[str]:
         subprocess.run([python, "-m", "venv", "--clear", str(folder)], check=True)
         wanted = [one for one in requirements() if name_of(one) not in ("pandas", "aio-pika")]
         wanted += [pandas, f"pyspark~={version}.0"]
+        tests = SPARK_TESTS
+        if version == list(SPARKS)[-1]:
+            wanted, tests = [*wanted, *RECIPES], (*SPARK_TESTS, *RECIPE_TESTS)
         subprocess.run([str(own), "-m", "pip", "install", "--quiet", *wanted], check=True)
         print(f"versions: Spark {version}, {pandas}", flush=True)
-        if subprocess.run([str(own), "-m", "pytest", "-q", *SPARK_TESTS], cwd=ROOT, check=False).returncode:
+        if subprocess.run([str(own), "-m", "pytest", "-q", *tests], cwd=ROOT, check=False).returncode:
             failed.append(f"Spark {version}")
     return failed
 
