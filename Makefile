@@ -7,7 +7,8 @@ STAMP := $(VENV)/.installed
 EXTRAS ?= test,bench
 # Only folders that hold Python: mypy refuses an empty one.
 CODE := $(sort $(dir $(wildcard $(addsuffix /*.py,leveret pyspark_leveret simulation benchmarks tests))))
-NODE_CLIENTS := node_modules/.amqplib
+NODE_PACKAGES := amqplib mqtt
+NODE_CLIENTS := node_modules/.amqplib-mqtt
 PROCESSES := $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 8))')
 
 # Bytecode is kept even where the environment asks for none: without it each node that a test starts, and each process
@@ -54,15 +55,16 @@ types: $(STAMP)
 pytest: $(STAMP) node-clients debian-clients chromium java
 	$(PY) -m pytest -r fEs --numprocesses $(PROCESSES) --dist worksteal
 
-# amqplib, for tests/system/clients/node. Those tests are skipped where it is missing, and say so.
+# amqplib and mqtt, for tests/system/clients/node and tests/system/mqtt/node. Those tests are skipped where they are
+# missing, and say so.
 node-clients:
 	@if [ -f $(NODE_CLIENTS) ]; then :; \
 	elif ! command -v npm >/dev/null || ! command -v node >/dev/null; then \
-	    echo "node-clients: no npm or node here, so the tests with amqplib are skipped"; \
-	elif npm install --no-save --no-audit --no-fund --no-package-lock --silent --prefix . amqplib; then \
+	    echo "node-clients: no npm or node here, so the tests with $(NODE_PACKAGES) are skipped"; \
+	elif npm install --no-save --no-audit --no-fund --no-package-lock --silent --prefix . $(NODE_PACKAGES); then \
 	    touch $(NODE_CLIENTS); \
 	else \
-	    echo "node-clients: npm could not install amqplib, so the tests with it are skipped"; \
+	    echo "node-clients: npm could not install $(NODE_PACKAGES), so the tests with them are skipped"; \
 	fi
 
 # Clients in C, Go and Java, those of Mosquitto, and the specification that txAMQP reads, as Debian has them. The tests
