@@ -38,7 +38,9 @@ from leveret.protocol.mqtt.packets import (
     Disconnect,
     Packet,
     Pingreq,
+    Suback,
     Subscribe,
+    Unsuback,
     Unsubscribe,
 )
 from leveret.protocol.mqtt.properties import Prop
@@ -439,8 +441,13 @@ class Connection:
 
     # -- Output and the end --------------------------------------------------------------------------------------
 
-    def send(self, packet: Packet) -> None:
-        self.output.send(encode(packet, self.version))
+    def send(self, packet: Suback | Unsuback | Ack | Connack | Disconnect) -> None:
+        """Send an answer; without its reason string, if the client does not take a packet of that size."""
+        data = encode(packet, self.version)
+        if len(data) > self.client_packet_max:
+            packet.properties.pop(Prop.REASON_STRING, None)
+            data = encode(packet, self.version)
+        self.output.send(data)
 
     def told(self, text: str) -> p.Properties:
         """A reason string for an answer, if the client wants any. CONNACK and DISCONNECT have one anyway."""
@@ -469,9 +476,9 @@ class Connection:
             return
         properties: p.Properties = {Prop.REASON_STRING: text[:TEXT_MAX]} if text and self.version == V5 else {}
         if self.life is Life.CONNECTING or self._is_refused_greeting(reason):
-            self.output.send(encode(Connack(False, reason, properties), self.version))
+            self.send(Connack(False, reason, properties))
         elif self.life is Life.RUNNING and self.version == V5:
-            self.output.send(encode(Disconnect(reason, properties), self.version))
+            self.send(Disconnect(reason, properties))
         self._shut(f"{reason.name.lower()}: {text}")
 
     def _is_refused_greeting(self, reason: Reason) -> bool:

@@ -67,6 +67,7 @@ class MqttLogin:
         """Raises `MqttError`."""
         connection, properties = self.connection, connect.properties
         self.connect = connect
+        connection.client_packet_max = properties.get(Prop.MAXIMUM_PACKET_SIZE, SIZE_MAX)
         self.tells_problems = bool(properties.get(Prop.REQUEST_PROBLEM_INFO, 1))
         if Prop.AUTH_METHOD in properties:
             raise MqttError(Reason.BAD_AUTHENTICATION_METHOD, "there is no enhanced authentication")
@@ -76,7 +77,6 @@ class MqttLogin:
             return
         self._enter(connect, vhost)
         connection.keep_alive_s = self._keep_alive(connect)
-        connection.client_packet_max = properties.get(Prop.MAXIMUM_PACKET_SIZE, SIZE_MAX)
         self._claim(connect)
 
     def _take_client_id(self, connect: k.Connect) -> None:
