@@ -11,18 +11,21 @@ from simulation.raft.checker import Checker, Violation
 from simulation.raft.world import Plan, World, run
 
 SEEDS = 300
+ALWAYS = 120  # The others are run with the long tests only.
 GROUP = 10
+GROUPS = [pytest.param(at, marks=() if at < ALWAYS else pytest.mark.long) for at in range(0, SEEDS, GROUP)]
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, GROUP))
+@pytest.mark.parametrize("first", GROUPS)
 def test_seeds(first: int) -> None:
     for seed in range(first, first + GROUP):
         run(Plan(seed))
 
 
+@pytest.mark.parametrize(("first", "end"), [(0, 25), pytest.param(25, 60, marks=pytest.mark.long)])
 @pytest.mark.parametrize("nodes", [2, 3])
-def test_seeds_of_two_voters(nodes: int) -> None:
-    for seed in range(60):
+def test_seeds_of_two_voters(nodes: int, first: int, end: int) -> None:
+    for seed in range(first, end):
         run(Plan(seed, nodes, 30, paired=True))
 
 

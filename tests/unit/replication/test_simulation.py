@@ -12,11 +12,17 @@ from simulation.ring.checker import Checker, Violation
 from simulation.ring.world import Plan, World, run
 
 SEEDS = {"safe": 160, "lossy": 80, "async": 20}
+ALWAYS = {"safe": 80, "lossy": 20, "async": 20}  # The others are run with the long tests only.
 GROUP = 20
+GROUPS = [
+    pytest.param(mode, at, marks=() if at < ALWAYS[mode] else pytest.mark.long)
+    for mode in SEEDS
+    for at in range(0, SEEDS[mode], GROUP)
+]
 TIME = 45.0
 
 
-@pytest.mark.parametrize(("mode", "first"), [(mode, at) for mode in SEEDS for at in range(0, SEEDS[mode], GROUP)])
+@pytest.mark.parametrize(("mode", "first"), GROUPS)
 def test_seeds(mode: str, first: int) -> None:
     for seed in range(first, first + GROUP):
         run(Plan(seed, mode, TIME))
