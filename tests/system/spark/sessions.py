@@ -15,10 +15,13 @@ JAVA = 17
 # A session of tests ends before code that the second compiler makes could pay for making it: without it a session takes
 # three fifths of the processor's time.
 # Java then keeps little room for code, which all tests of Spark in one process use up.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 CONFIG = {
     "spark.driver.extraJavaOptions": QUICK_JAVA,
     "spark.executor.extraJavaOptions": QUICK_JAVA,
+    # Code that Spark writes and compiles for each query pays for itself with more rows than there are here.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
