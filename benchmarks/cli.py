@@ -28,6 +28,9 @@ from benchmarks.ruler.brokers import ROOT, Broker, Leveret, RabbitMQ, installed,
 from benchmarks.ruler.workloads import WORKLOADS, Workload, run
 from benchmarks.single import compare
 from benchmarks.single.growth import Growth, Point
+from benchmarks.stomp import brokers as stomp_brokers
+from benchmarks.stomp import measures as stomp
+from benchmarks.stomp.brokers import StompLeveret
 
 SINGLE: Final = ("latency", "backlog", "start")
 GROWTH: Final = ("queues", "connections", "bindings", "waiting")
@@ -37,6 +40,7 @@ NAMES: Final = (
     *cluster.PARTS,
     *mirrors.PARTS,
     *mqtt.PARTS,
+    stomp.PART,
     *GROWTH,
 )
 GROUPS: Final = {"cluster": cluster.PARTS, "mirrors": mirrors.PARTS, "mqtt": mqtt.PARTS}  # Each stands for its parts.
@@ -137,6 +141,9 @@ class Session:
         self.kinds = [kind for kind in installed() if kind is Leveret or not options.leveret_only]
         self.found = Results(environment=results.environment(self.data or Path(tempfile.gettempdir())))
         self.mqtt_kinds = [kind for kind in mqtt_brokers.installed() if kind is MqttLeveret or not options.leveret_only]
+        self.stomp_kinds = [
+            kind for kind in stomp_brokers.installed() if kind is StompLeveret or not options.leveret_only
+        ]
         if len(self.kinds) == 1:
             tell("RabbitMQ is left out" if options.leveret_only else "RabbitMQ is not installed here")
 
@@ -151,6 +158,7 @@ class Session:
         self._cluster()
         self._mirrors()
         self._mqtt()
+        self._stomp()
         self._growth()
         return self.found
 
@@ -271,6 +279,18 @@ class Session:
                 if name != results.OURS:
                     found.environment[results.TITLES[name]] = version
             self._save()
+
+    def _stomp(self) -> None:
+        if stomp.PART not in self.only:
+            return
+        found = self.found
+        measured = stomp.Measures(self.stomp_kinds, self.rounds, self.seconds, self.quick, self.data, tell)
+        found.stomp = measured.rates
+        measured.rounds_run, measured.problems = found.rounds, found.problems
+        measured.run()
+        if version := measured.versions.get(results.OTHER):
+            found.environment[results.TITLES[results.OTHER]] = version
+        self._save()
 
     # -- Leveret alone -------------------------------------------------------------------------------------------
 

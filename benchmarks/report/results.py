@@ -19,6 +19,7 @@ from benchmarks.clusters.mirrors import ROWS, Figures
 from benchmarks.mqtt import measures as mqtt
 from benchmarks.ruler.workloads import WORKLOADS
 from benchmarks.single.growth import Point
+from benchmarks.stomp import measures as stomp
 
 OURS, OTHER, MOSQUITTO = "leveret", "rabbitmq", "mosquitto"
 TITLES: Final = {OURS: "Leveret", MOSQUITTO: "Mosquitto", OTHER: "RabbitMQ"}
@@ -48,6 +49,7 @@ class Results:
     mqtt: Rates = field(default_factory=dict)  # row → broker → messages a second
     mqtt_missing: Rates = field(default_factory=dict)  # row → broker → part of the messages
     mqtt_figures: Rates = field(default_factory=dict)  # figure → broker → number
+    stomp: Rates = field(default_factory=dict)  # row → broker → messages a second
     rounds: list[dict[str, Any]] = field(default_factory=list)  # each run of a workload by itself
     problems: list[str] = field(default_factory=list)
 
@@ -65,7 +67,8 @@ class Results:
 
     def brokers(self) -> list[str]:
         """Returns the brokers: Leveret first, the other one if it was measured."""
-        tables = [self.rates, self.spread, self.mirrored, self.members, *self.away.values(), *self.declares.values()]
+        tables = [self.rates, self.spread, self.mirrored, self.members, self.stomp]
+        tables += [*self.away.values(), *self.declares.values()]
         measured = {
             *self.latency,
             *self.start,
@@ -120,6 +123,7 @@ def markdown(results: Results) -> str:
         *(_rates(title, head, rows(results), results) for title, head, rows in CLUSTER),
         _single("The master is killed; a mirror is filled", MIRRORS, results),
         _mqtt(results),
+        _rates("STOMP", "messages a second", stomp_rows(results), results),
         *(_curve(title, results.growth.get(key, [])) for key, title in CURVES.items()),
     ]
     if results.problems:
@@ -259,6 +263,10 @@ def mirrored_rows(results: Results) -> Rates:
 
 def member_rows(results: Results) -> Rates:
     return {f"{count} cop{'y' if count == '1' else 'ies'}": rates for count, rates in results.members.items()}
+
+
+def stomp_rows(results: Results) -> Rates:
+    return {f"**{row.name}**: {row.about}": results.stomp[row.name] for row in stomp.ROWS if row.name in results.stomp}
 
 
 CLUSTER: Final = (

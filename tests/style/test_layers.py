@@ -102,6 +102,7 @@ LAYERS = (
     "benchmarks.single",
     "benchmarks.clusters",
     "benchmarks.mqtt",
+    "benchmarks.stomp",
     "benchmarks.report",
     "benchmarks.scaling",
     "benchmarks",

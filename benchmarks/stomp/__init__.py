@@ -1,0 +1,1 @@
+"""Measurements of STOMP: Leveret beside RabbitMQ with its plugin. Imports `ruler`."""
