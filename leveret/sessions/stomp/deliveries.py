@@ -21,12 +21,12 @@ from leveret.broker.session.checks import refuse
 from leveret.broker.session.message import names_in
 from leveret.broker.session.stream_checks import refuse_return
 from leveret.protocol.errors import ReplyCode
-from leveret.protocol.stomp.encoder import END, encode, head_of, length_line
+from leveret.protocol.stomp.encoder import END, head_of, length_line
 from leveret.protocol.stomp.escaping import escaped
 from leveret.protocol.stomp.frames import V12
 from leveret.sessions.stomp.destinations import shown
 from leveret.sessions.stomp.errors import StompError
-from leveret.sessions.stomp.messages import body_at, body_of, headers_of
+from leveret.sessions.stomp.messages import HeaderLines, body_at, body_of, headers_of
 from leveret.sessions.stomp.queues import flag_in
 from leveret.storage.format.queue_block import REDELIVERED
 
@@ -71,11 +71,12 @@ class Plan(NamedTuple):
 class Deliveries:
     """The delivering side of a connection: what is out with the client."""
 
-    __slots__ = ("acked", "connection", "consumers", "run_of_acks", "session")
+    __slots__ = ("acked", "connection", "consumers", "lines", "run_of_acks", "session")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.session: Session | None = None
+        self.lines = HeaderLines(True)
         self.consumers: dict[bytes, StompConsumer] = {}  # By tag, as it is written in a message-id.
         self.acked: list[int] = []  # Numbers of deliveries to be settled, each alone.
         self.run_of_acks: re.Pattern[bytes] | None = None
@@ -83,6 +84,7 @@ class Deliveries:
     def begin(self, session: Session) -> None:
         """The client has its session."""
         self.session = session
+        self.lines = HeaderLines(self.connection.escapes)
 
     @property
     def id_header(self) -> str:
@@ -223,7 +225,8 @@ class StompConsumer:
     __slots__ = (
         "again", "begins_at", "cancels_on_failover", "connection", "exclusive", "first", "has_receipt", "head", "id",
         "is_cumulative", "key", "names_twice", "no_ack", "output", "plans", "prefetch", "priority", "queue", "raw_tag",
-        "receipt_at", "receipt_end", "session", "size", "skip", "tag", "tail", "timeout_ms", "unacked",
+        "receipt_at", "receipt_end", "seen", "session", "shown", "shown_key", "size", "skip", "tag", "tail",
+        "timeout_ms", "unacked",
     )  # fmt: skip
 
     is_exact = False
@@ -255,6 +258,8 @@ class StompConsumer:
         self.unacked = 0
         self.names_twice = not wanted.no_ack and connection.version == V12  # There is a header ack, too.
         self.plans: dict[tuple[bytes, bytes, bytes, int], Plan] = {}
+        self.seen: tuple[bytes, bytes, bytes, int] | None = None  # The last message that had none.
+        self.shown_key = self.shown = b""  # The first lines of messages of one key.
         # What messages look like that the last plan fits.
         self.key = self.head = self.tail = self.first = self.again = b""
         self.size = self.skip = self.receipt_at = self.receipt_end = 0
@@ -339,11 +344,24 @@ class StompConsumer:
         return (self.again if again else self.first) % numbers, content[self.skip : -1], END
 
     def _frame(self, number: str, content: bytes, key: bytes, again: bool) -> bytes:
-        named = f"{self.tag}{SEPARATOR}{self.connection.session_id}{SEPARATOR}{number}"
-        lines = [*self._addressed(key), ("message-id", named), ("redelivered", "true" if again else "false")]
-        if self.names_twice:
-            lines.append(("ack", named))
-        return encode("MESSAGE", lines + headers_of(content), body_of(content), self.connection.escapes)
+        named = b"%b@@%b@@%b\n" % (self.raw_tag, self.connection.session_id.encode(), number.encode())
+        if key != self.shown_key:
+            self.shown_key, self.shown = key, head_of("MESSAGE", self._addressed(key), self.connection.escapes)
+        skip = body_at(content)
+        body = content[skip:-1] if skip else body_of(content)
+        return b"".join(
+            (
+                self.shown,
+                b"message-id:" + named,
+                b"redelivered:true\n" if again else b"redelivered:false\n",
+                b"ack:" + named if self.names_twice else b"",
+                self.connection.deliveries.lines.of(content),
+                length_line(len(body)),
+                b"\n",
+                body,
+                END,
+            )
+        )
 
     def _addressed(self, key: bytes) -> list[tuple[str, str]]:
         """The first headers of a MESSAGE."""
@@ -361,6 +379,9 @@ class StompConsumer:
         head, tail, size = content[:start], content[end:skip], len(content)
         plan = self.plans.get((key, head, tail, size))
         if plan is None:
+            if self.seen != (key, head, tail, size):
+                self.seen = (key, head, tail, size)
+                return False  # A plan takes longer to make than a frame, and is worth it if another such message comes.
             lines = headers_of(content)
             if end > start and not _is_receipt(content, start, end, lines):
                 return False

@@ -1,15 +1,11 @@
 """SEND frames of a client: from bytes to queues, and RECEIPT back.
 
-Three things keep the hot path short, as with AMQP (`sessions.amqp.publish_fast_path`):
+Two things keep the hot path short, as with AMQP (`sessions.amqp.publish_fast_path`):
 
-- *Frames are known by their bytes.* Frames to one destination with the same headers are the same bytes up to the body,
-  but for the value of `receipt`. What such bytes lead to (a `Form`) is remembered; a frame that looks like the one
-  before costs two comparisons and some slices.
+- *Frames are known by their form.* What differs between the frames of a client is mostly what is only passed on: see
+  `send_forms`. A frame of a known form is matched by one regular expression, and its content is joined from pieces.
 - *Publishes travel in bundles.* Contents of one kind, bound for the same queues, gather until something else comes
   along, and go to the queues together (`submit`). One confirm stands for all of them.
-- *The head of a content is made once* for each size of receipt. A content is that head, with the receipt and the size
-  of the body filled in, the body and a byte.
-
 Frames in a transaction, with a queue for answers in reply-to, with CC or BCC, or to destinations whose route depends on
 the message take the longer way, as frames.
 
@@ -20,7 +16,6 @@ for all publishes before it: the receipt of COMMIT and of DISCONNECT.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
@@ -31,51 +26,23 @@ from leveret.broker.delivery.confirms import REFUSED
 from leveret.broker.fanout import FEW
 from leveret.broker.session.session import arguments_of
 from leveret.protocol import frames
-from leveret.protocol.stomp.decoder import Incomplete, Span, decode, length_in, skip, span_at
+from leveret.protocol.stomp.decoder import Incomplete, decode, skip, span_at
 from leveret.protocol.stomp.escaping import escaped
 from leveret.sessions.stomp.destinations import Destination, Kind, parse
 from leveret.sessions.stomp.errors import StompError
 from leveret.sessions.stomp.messages import content_for
+from leveret.sessions.stomp.send_forms import FORM_BYTES_MAX, SendForms
 from leveret.storage.format.queue_block import SHARED
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
     from leveret.broker.delivery.confirms import Pending
     from leveret.broker.session.session import Session
-    from leveret.broker.vhost import Route
     from leveret.protocol.stomp.frames import Frame
     from leveret.sessions.stomp.connection import Connection
+    from leveret.sessions.stomp.send_forms import Form
 
-FORMS_MAX: Final = 128
-FORM_BYTES_MAX: Final = 2_048  # Frames with longer headers take the longer way.
-HEADS_MAX: Final = 8  # Of one form.
-SIZE_AT: Final = frames.HEADER_AT + 4  # Where a content has the size of its body.
 BUNDLE_MAX: Final = 4_096
-RECEIPT_HEADER: Final = b"\nreceipt:"
-RECEIPT_BYTES_MAX: Final = 1_024  # A longer one takes the longer way.
-_PLAIN: Final = re.compile(rb"[^\\:\r\n\0 ][^\\:\r\n\0]*")  # A receipt that is written as it is, whatever the version.
-_SPECIAL: Final = ("transaction", "message-id", "CC", "BCC")
-
-
-class Head(NamedTuple):
-    """What is before the body in contents of one form, but for the receipt and the size of the body."""
-
-    start: bytes  # Up to the size.
-    middle: bytes  # From there up to the receipt.
-    end: bytes  # From there up to the size of the body's frame.
-
-
-class Form(NamedTuple):
-    """Frames that look the same but for their receipts and bodies."""
-
-    start: bytes  # From the command up to the receipt; if there is none, to the body.
-    end: bytes  # From behind the receipt to the body.
-    has_receipt: bool
-    length: int | None  # The content-length, if the frames say one.
-    headers: dict[str, str]
-    route: Route
-    kind: int
-    heads: dict[int, Head]  # By the size of the receipt.
 
 
 class Barrier(NamedTuple):
@@ -90,15 +57,14 @@ class Publisher:
     """The publishing side of a connection."""
 
     __slots__ = (
-        "answers", "barriers", "connection", "contents", "expected", "form", "forms", "generation", "keys", "kind",
-        "queues", "refused_number",
+        "answers", "barriers", "connection", "contents", "expected", "forms", "generation", "keys", "kind", "queues",
+        "refused_number",
     )  # fmt: skip
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.generation = -1
-        self.form: Form | None = None  # Of the last frame.
-        self.forms: dict[tuple[bytes, bytes], Form] = {}
+        self.forms = SendForms()
         # The publishes gathered: all of one kind, bound for the same queues, and with a receipt each or none at all.
         self.contents: list[bytes] = []
         self.keys: list[bytes] = []
@@ -117,8 +83,7 @@ class Publisher:
         """Forget the routes if a queue, a binding or a permission has changed."""
         vhost = self.connection.vhost
         if vhost is not None and self.generation != vhost.generation:
-            self.forms.clear()
-            self.form = None
+            self.forms.forget_routes()
             self.generation = vhost.generation
 
     # -- From bytes to contents ----------------------------------------------------------------------------------
@@ -126,7 +91,7 @@ class Publisher:
     def on_send(self, data: bytes, at: int) -> int | Incomplete:
         """A SEND frame begins at `at`. Gives where what was taken in ends: frames behind it that look the same are
         taken in with it. Raises `Malformed`, `StompError` or `Refused`."""
-        form = self.form
+        form = self.forms.find(data, at)
         if form is not None:
             end = self._take_alike(form, data, at)
             if end > at or self.connection.held:
@@ -135,13 +100,6 @@ class Publisher:
         span = span_at(data, at, limits)
         if isinstance(span, Incomplete):
             return span
-        start, end_ = self._cut(data, span)
-        form = self.forms.get((start, end_))
-        if form is not None:
-            self.form = form
-            taken = self._take_alike(form, data, at)
-            if taken > at or self.connection.held:
-                return taken
         frame = decode(data, span, limits, self.connection.escapes, self.connection.trims)
         self.submit()
         session = self.connection.session
@@ -149,29 +107,18 @@ class Publisher:
         before = session.traffic.published
         self.connection.on_frame(frame)
         if session.traffic.published > before and not self.connection.held and not self.connection.closed:
-            self._remember(frame, start, end_, length_in(data, span.start, span.block))
+            self._learn(frame, data[span.start : span.block])
         return span.last + 1
-
-    @staticmethod
-    def _cut(data: bytes, span: Span) -> tuple[bytes, bytes]:
-        """What is before and behind the value of the receipt; everything is before if there is none."""
-        named = data.find(RECEIPT_HEADER, span.start, span.block)
-        if named < 0:
-            return data[span.start : span.body], b""
-        named += len(RECEIPT_HEADER)
-        line_end = data.find(b"\n", named, span.block)
-        return data[span.start : named], data[line_end if line_end >= 0 else span.block : span.body]
 
     def _take_alike(self, form: Form, data: bytes, at: int) -> int:
         """Take in all frames from `at` on that have this form. Gives where they end."""
-        start, end, has_receipt, length, _, route, kind, heads = form
-        queues, size, contents = route.queues, len(data), self.contents
-        if not data.startswith(start, at):
-            return at
+        route, kind, has_receipt = form.route, form.kind, form.receipt_at > 0
+        assert route is not None
+        queues, size = route.queues, len(data)
         if queues is not self.queues or kind != self.kind or has_receipt != bool(self.expected):
             self.submit()
-            contents = self.contents
             self.queues, self.kind = queues, kind
+        contents, expected = self.contents, self.expected
         most = BUNDLE_MAX
         if len(queues) > FEW:
             most = self.connection.broker.fanout.portion(len(queues))
@@ -179,42 +126,30 @@ class Publisher:
                 self.submit()
                 self.connection.rest_from_spreading()
                 return at
-        skipped, behind = len(start), len(end)
-        frame_max, expected, before = self.connection.frame_limits.frame_bytes_max, self.expected, len(contents)
-        receipt, join, tail = b"", b"".join, frames.END_BYTE
+        match, content_of, before = form.pattern.match, form.content, len(contents)
+        receipt_at, length_at = form.receipt_at, form.length_at
+        frame_max = self.connection.frame_limits.frame_bytes_max
         body_max = (self.connection.limits.frame_max or frame_max + frames.OVERHEAD) - frames.OVERHEAD
         while len(contents) < most:
-            body = at + skipped
-            if has_receipt:
-                found = _PLAIN.match(data, body, body + RECEIPT_BYTES_MAX)
-                if found is None or not data.startswith(end, found.end()):
-                    break
-                receipt = found[0]
-                body = found.end() + behind
-            if length is None:
-                last = data.find(b"\0", body, at + frame_max + 1)
-                if last < 0:
-                    break
-            else:
-                last = body + length
+            found = match(data, at)
+            if found is None or found.end() - at > FORM_BYTES_MAX:
+                break
+            values: tuple[bytes, ...] = found.groups()
+            body = found.end()
+            if length_at:
+                last = body + int(values[length_at - 1])
                 if last >= size or data[last]:
                     break
-            count = last - body
-            if not 0 < count <= body_max:
-                break  # Its content is another number of frames.
-            head = heads.get(len(receipt))
-            if head is None:
-                head = self._new_head(form, len(receipt))
-            first, middle, third = head
-            wide, narrow = count.to_bytes(8, "big"), count.to_bytes(4, "big")
-            contents.append(join((first, wide, middle, receipt, third, narrow, data[body:last], tail)))
+            else:
+                last = data.find(b"\0", body, at + frame_max + 1)
+            if not 0 < last - body <= body_max or last - at > frame_max:
+                break  # It is not whole, too large, or has another number of frames as a content.
+            contents.append(content_of(values, data[body:last]))
             if has_receipt:
-                expected.append(receipt)
+                expected.append(values[receipt_at - 1])
             at = last + 1
             if at < size and data[at] == 10:
                 at = skip(data, at)
-            if not data.startswith(start, at):
-                break
         count = len(contents) - before
         self.keys += [route.key] * count
         route.counters.published_in += count
@@ -223,43 +158,15 @@ class Publisher:
             self.submit()
         return at
 
-    @staticmethod
-    def _new_head(form: Form, receipt_size: int) -> Head:
-        headers = form.headers
-        one, other = (
-            content_for(headers | {"receipt": filler * receipt_size} if form.has_receipt else headers, b"x", 0)[:-6]
-            for filler in ("0", "1")
-        )
-        differ = (at for at, (left, right) in enumerate(zip(one, other, strict=True)) if left != right)
-        place = next(differ, SIZE_AT + 8)
-        if len(form.heads) >= HEADS_MAX:
-            form.heads.clear()
-        head = form.heads[receipt_size] = Head(one[:SIZE_AT], one[SIZE_AT + 8 : place], one[place + receipt_size :])
-        return head
-
-    def _remember(self, frame: Frame, start: bytes, end: bytes, length: int | None) -> None:
+    def _learn(self, frame: Frame, block: bytes) -> None:
         """The frame was sent as others may be that look like it."""
-        headers = frame.headers
-        if len(start) + len(end) > FORM_BYTES_MAX:
-            return
-        if any(name in headers for name in _SPECIAL) or headers.get("reply-to", "").startswith("/temp-queue/"):
-            return
-        receipt = headers.get("receipt")
-        if end and (not receipt or not _PLAIN.fullmatch(receipt.encode("utf-8", "surrogateescape"))):
-            return
-        if receipt is not None and not end:
-            return  # Its name is escaped.
         session = self.connection.session
         assert session is not None
         # The permission was checked when this very frame was sent.
-        route = session.find_route(arguments_of(*self._route(parse(headers["destination"]))))
-        if not route.is_plain:
-            return
-        kind, _ = session.examine(content_for(headers, frame.body, 0))
-        if len(self.forms) >= FORMS_MAX:
-            self.forms.clear()
-        if self.generation == session.login.vhost.generation:
-            self.form = self.forms[start, end] = Form(start, end, bool(end), length, dict(headers), route, kind, {})
+        route = session.find_route(arguments_of(*self._route(parse(frame.headers["destination"]))))
+        if route.is_plain and self.generation == session.login.vhost.generation:
+            kind, _ = session.examine(content_for(frame.headers, frame.body, 0))
+            self.forms.learn(block, frame, route, kind)
 
     def _route(self, destination: Destination) -> tuple[str, str]:
         return destination.route(self.connection.limits.default_topic_exchange)
@@ -433,7 +340,6 @@ class Publisher:
     def forget(self) -> None:
         """The connection is over."""
         self.contents, self.keys, self.expected = [], [], []
-        self.forms.clear()
-        self.form = None
+        self.forms.forget()
         self.answers.clear()
         self.barriers.clear()

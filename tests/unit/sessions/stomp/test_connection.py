@@ -730,8 +730,7 @@ def test_bodies_of_all_sizes_are_stored_as_if_each_came_alone(world: World, has_
         texts.append(f"SEND\ndestination:/queue/QUEUE\nkind:k\n{receipt_line}\n" + "x" * size + "^@")
     client.send("".join(texts).replace("QUEUE", "q1"))
     for text in texts:
-        alone.connection.publisher.form = None
-        alone.connection.publisher.forms.clear()
+        alone.connection.publisher.forms.forget()
         alone.send(text.replace("QUEUE", "q2"))
     together, single = (
         [
@@ -751,5 +750,5 @@ def test_frames_with_long_headers_are_not_remembered(world: World) -> None:
     for size in (10, 4_000):
         for _ in range(3):
             client.send(f"SEND\ndestination:/queue/q\nlong:{'x' * size}\n\nbody^@")
-    assert len(client.connection.publisher.forms) == 1
+    assert len(client.connection.publisher.forms.known) == 1
     assert world.queue("q").ready_count == 6
