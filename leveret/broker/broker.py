@@ -432,6 +432,48 @@ class Broker:
             self.on_restored(queue)
         return queue
 
+    def take_unlogged(self) -> dict[LocalQueue, None]:
+        """Take the queues of which a block is to be written."""
+        unlogged, self.unlogged = self.unlogged, {}
+        return unlogged
+
+    def put_back_unlogged(self, queues: dict[LocalQueue, None]) -> None:
+        """Have blocks of these queues written with the next commit."""
+        self.unlogged = queues
+
+    def take_writers(self) -> dict[ClientConnection, None]:
+        """Take the connections that have something to send."""
+        writers, self.writers = self.writers, {}
+        return writers
+
+    def set_clock(self, now_ms: int, wall_ms: int) -> None:
+        self.now_ms, self.wall_ms = now_ms, wall_ms
+
+    def open(self) -> None:
+        """Clients can come from now on: no queue was unused before, since none could be used."""
+        self.opened_ms = self.now_ms
+
+    def set_alarm(self, alarm: str | None) -> str | None:
+        """Set what alarm there is. Returns what was before."""
+        before, self.alarm = self.alarm, alarm
+        return before
+
+    def collect_ended(self, wanted: bool) -> None:
+        """Begin, or stop, to remember queues and sessions that end, for statistics."""
+        if not wanted:
+            self.ended = None
+        elif self.ended is None:
+            self.ended = {}
+
+    def take_ended(self) -> dict[LocalQueue | Session, None]:
+        """Take the queues and sessions that ended since the last sample."""
+        ended, self.ended = self.ended or {}, {}
+        return ended
+
+    def count_still_out(self, count: int) -> None:
+        """Count unacknowledged messages of queues which others lead now."""
+        self.still_out += count
+
     def on_restored(self, queue: Queue) -> None:
         """The queue was restored with messages that are not read yet. If the first of them has a TTL, that must be
         known. If not, no message behind it matters before the first is gone."""

@@ -199,7 +199,7 @@ class Node(consensus.ConsensusNode):
             self.storage.log.forget(number)
         self.broker.arrivals.is_open = True
         self.set_clock()
-        self.broker.opened_ms = self.broker.now_ms
+        self.broker.open()
         life = self.metadata.starts[self.settings.node_name]
         self.broker.mirrors.open(self.storage.mirrors, self.cluster.me.id, life)
         self.member_changes.look_at_all()
@@ -254,8 +254,7 @@ class Node(consensus.ConsensusNode):
 
     def set_clock(self) -> None:
         """Tells the broker the time. Called whenever something happens."""
-        self.broker.now_ms = int(self.loop.time() * 1000)
-        self.broker.wall_ms = self.environment.wall_ms()
+        self.broker.set_clock(int(self.loop.time() * 1000), self.environment.wall_ms())
 
     def turn(self) -> None:
         """Runs a turn: see the top of this module. An exception in here leaves something half done, so the node
@@ -297,7 +296,7 @@ class Node(consensus.ConsensusNode):
         if broker.waiting_links:
             self._grant()
         if broker.writers:
-            writers, broker.writers = broker.writers, {}
+            writers = broker.take_writers()
             by_connection = self.by_connection
             for connection in writers:
                 client = by_connection.get(connection)
@@ -499,7 +498,7 @@ class Node(consensus.ConsensusNode):
         self._tell_alarms()
         for line in self.alarms.news(self.settings.node_name):
             logger.warning("%s", logs.lines(line))
-        before, self.broker.alarm = self.broker.alarm, self.alarms.reason()
+        before = self.broker.set_alarm(self.alarms.reason())
         if before is None and self.broker.alarm is not None:
             # Publishers that wait for the disk or for another node might wait for as long as the alarm lasts. They are
             # read instead, so that their acks are heard, and that they are told of the alarm when they publish.

@@ -112,7 +112,7 @@ class Storage:
 
     def _take_blocks(self, broker: Broker) -> None:
         now_ms = self.environment.wall_ms()
-        unlogged, broker.unlogged = broker.unlogged, {}
+        unlogged = broker.take_unlogged()
         journal, is_told = broker.journal, False
         if journal is not None:
             stream = journal.find()
@@ -120,8 +120,8 @@ class Storage:
             is_told = (stream is not None and unlogged.pop(stream, stream) is None) or journal.is_ready
         if len(unlogged) > BLOCKS_MAX:  # The others are next: the loop has more to do than to commit.
             taken = list(unlogged)[:BLOCKS_MAX]
-            broker.unlogged = unlogged
-            unlogged = {queue: broker.unlogged.pop(queue) for queue in taken}
+            broker.put_back_unlogged(dict.fromkeys(list(unlogged)[BLOCKS_MAX:]))
+            unlogged = dict.fromkeys(taken)
         blocks = [self._take_block(broker, queue, now_ms) for queue in unlogged]
         if journal is not None and is_told and (stream := journal.write()) is not None:
             blocks.insert(0, self._take_block(broker, stream, now_ms))

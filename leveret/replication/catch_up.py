@@ -48,7 +48,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from leveret.replication.ring_frames import Complete, Counts, Fetch, Fill, Piece, Ranges, Read, Recovered, Request
+from leveret.replication.ring_frames import Counts, Fetch, Fill, Piece, Ranges, Read, Recovered, Request
 from leveret.storage.format.mirror_limits import HAVE_MAX
 from leveret.storage.format.queue_block import Run
 from leveret.storage.format.queue_marks import Mark
@@ -197,8 +197,7 @@ class Filling:
             self._asked = None
             self._pace = max(YIELD_TICKS, YIELD_TIMES * self._age)
         self.after, self.marked = frame.upto, True
-        member.read_at = max(member.read_at, frame.read_at)
-        after, upto, read_at = frame.after, frame.upto, member.read_at
+        after, upto, read_at = frame.after, frame.upto, member.raise_read_at(frame.read_at)
         member.write(Fill(after, upto, frame.live, frame.runs, read_at, frame.counts, frame.marks))
         self._write = member.written
         self._budget -= sum(sum(map(len, run.contents)) for run in frame.runs)
@@ -208,9 +207,7 @@ class Filling:
         """Note that the copy is complete, if it is."""
         member = self.member
         if not member.complete and self.is_filled and member.confirmed >= member.read_at:
-            member.complete = True
-            member.write(Complete(member.read_at))
-            member.floor = member.written
+            member.become_complete(member.read_at)
 
 
 class Source:

@@ -206,8 +206,7 @@ class Feeding:
         if not was_matched:
             member.report()
             self.serve_waiting()
-        if frame.version > member.version:
-            member.version = frame.version
+        member.raise_version(frame.version)
         member.confirm_to(min(frame.confirmed, tail.end))
 
     def _unknown(self, src: str, blocks: tuple[Block, ...]) -> tuple[Block, ...]:

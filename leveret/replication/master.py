@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from leveret.metadata.model.view import Disk, View, forced, is_of
 from leveret.replication.packed_block import start_block
-from leveret.replication.ring_frames import Complete, Confirmed, Entry, HandOverDue, Pulse, Resumed, Started
+from leveret.replication.ring_frames import Confirmed, Entry, HandOverDue, Pulse, Resumed, Started
 
 if TYPE_CHECKING:
     from leveret.replication.member import Member
@@ -84,9 +84,7 @@ class Master:
         lost = [] if member.complete else member.lost()
         member.append((start_block(member.group, self.epoch, self.start_number, lost),))
         if not member.complete:  # It was promoted by force: all members must agree on what is left of the queue.
-            member.complete, member.read_at = True, self.start_number
-            member.write(Complete(member.read_at))
-            member.floor = member.written
+            member.become_complete(self.start_number)
         member.out.append(Started(self.epoch, self.start_number, tail, self.view.lossy == self.epoch))
         self.pulse_all()
 

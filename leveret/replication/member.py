@@ -47,6 +47,7 @@ from leveret.replication.ring_frames import (
     Attach,
     Blocks,
     Change,
+    Complete,
     Counts,
     Deny,
     Detach,
@@ -371,6 +372,28 @@ class Member:
         return not self.failed and self.master is None and self.doubt.force()
 
     # -- the log -------------------------------------------------------------------------
+
+    def end_order(self) -> None:
+        """Have mirrors filled as the options say again."""
+        self.ordered = None
+
+    def set_joined(self, joined: Mapping[str, int]) -> None:
+        self.joined = joined
+
+    def become_complete(self, read_at: int) -> None:
+        """Note that the copy has all messages, as of this block."""
+        self.complete, self.read_at = True, read_at
+        self.write(Complete(read_at))
+        self.floor = self.written
+
+    def raise_read_at(self, read_at: int) -> int:
+        """Note that messages were read as of this block, or a later one. Return which."""
+        self.read_at = max(self.read_at, read_at)
+        return self.read_at
+
+    def raise_version(self, version: int) -> None:
+        if version > self.version:
+            self.version = version
 
     def write(self, change: Change) -> None:
         self.written += 1

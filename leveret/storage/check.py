@@ -8,7 +8,7 @@ with the functions of the log itself. A repair that was interrupted can be run a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from leveret.storage.format.errors import Damage
 from leveret.storage.log import Log, LogOptions
@@ -49,7 +49,7 @@ class Report:
 def check(disk: Disk, folder: str) -> Report:
     """Verify all segments, their indexes and the checkpoint. Only reads."""
     recovery, _, report = _read(disk, folder)
-    report.notes += recovery.bad_indexes
+    report.notes.extend(recovery.bad_indexes)
     return report
 
 
@@ -63,12 +63,11 @@ def repair(disk: Disk, folder: str, mirrored: Collection[int]) -> Report:
     if report.good:
         return report
     mirrors = recovery.damaged_mirrors(log, mirrored)
-    report.is_blind = any(damage.queue is None for damage in report.damages)
-    report.lost = _lost(recovery, mirrors.is_mirrored)
-    report.refilled = mirrors.mark()
+    lost, refilled = _lost(recovery, mirrors.is_mirrored), mirrors.mark()
     recovery.tidy(log)
     recovery.drop_damaged(log)
-    return report
+    is_blind = any(damage.queue is None for damage in report.damages)
+    return replace(report, lost=lost, refilled=refilled, is_blind=is_blind)
 
 
 def _lost(recovery: Recovery, is_mirrored: Callable[[int], bool]) -> dict[int, list[tuple[int, int]]]:
@@ -84,18 +83,21 @@ def _lost(recovery: Recovery, is_mirrored: Callable[[int], bool]) -> dict[int, l
 
 
 def _read(disk: Disk, folder: str) -> tuple[Recovery, Log, Report]:
-    report = Report()
-    recovery = Recovery(disk, folder, report.notes.append)
+    notes: list[str] = []
+    recovery = Recovery(disk, folder, notes.append)
     recovery.run(use_indexes=False)
     log = Log(disk, folder, LogOptions())
-    report.segments = len(recovery.segments)
-    report.blocks = sum(found.index.blocks for found in recovery.segments)
-    report.bytes = sum(found.index.length for found in recovery.segments)
     for found in recovery.segments:
         if found.torn is not None and found is recovery.segments[-1]:
-            report.notes.append(f"segment {found.index.segment:016x}: an unfinished write at {found.index.length}")
+            notes.append(f"segment {found.index.segment:016x}: an unfinished write at {found.index.length}")
     recovery.fold_into(log, recovery.all_queues())
-    report.queues = len(log.queues)
-    report.messages = sum(queue.count for queue in log.queues.values())
-    report.damages = recovery.damages
+    report = Report(
+        segments=len(recovery.segments),
+        blocks=sum(found.index.blocks for found in recovery.segments),
+        bytes=sum(found.index.length for found in recovery.segments),
+        queues=len(log.queues),
+        messages=sum(queue.count for queue in log.queues.values()),
+        notes=notes,
+        damages=recovery.damages,
+    )
     return recovery, log, report

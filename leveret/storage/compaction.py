@@ -241,7 +241,7 @@ class Compaction:
         log = self._log
         if job.sync_before is not None:
             segment = log.segment_table[job.sync_before]
-            segment.synced = max(segment.synced, job.sync_length)
+            segment.sync_to(job.sync_length)
         self._snapshot = None
         self.checkpoint_due = False
         self.through = job.through

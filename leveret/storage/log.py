@@ -129,6 +129,44 @@ class Segment(Share):
         self.bad = False  # Damage was found in it: it is left alone.
         self.queues: dict[int, tuple[int, int]] = {}  # By queue: lowest and highest first number of its references.
 
+    @classmethod
+    def found(cls, number: int, length: int, blocks: int, recycled: bool, indexed: bool) -> Segment:
+        """Return a segment that was there at the start."""
+        segment = cls(number)
+        segment.extend(length, blocks, True)
+        segment.seal(indexed)
+        if recycled:
+            segment.recycle()
+        return segment
+
+    def extend(self, length: int, blocks: int, synced: bool) -> None:
+        """Note that so much was written to its end."""
+        self.created = True
+        self.length += length
+        self.blocks += blocks
+        if synced:
+            self.synced = self.length
+
+    def sync_to(self, length: int) -> None:
+        self.synced = max(self.synced, length)
+
+    def recycle(self) -> None:
+        """Note that its file has stale bytes behind its end."""
+        self.recycled = True
+
+    def seal(self, indexed: bool | None = None) -> None:
+        """Write nothing more to it. `indexed`: whether its index file can be used, if that is known."""
+        self.sealed = True
+        if indexed is not None:
+            self.indexed = indexed
+
+    def unseal(self) -> None:
+        self.sealed = False
+
+    def pin(self, jobs: int) -> None:
+        """Count jobs that read from it, or do no longer."""
+        self.pins += jobs
+
     def note(self, queue: int, first: int) -> None:
         low, high = self.queues.get(queue, (first, first))
         self.queues[queue] = (min(low, first), max(high, first))
@@ -215,16 +253,14 @@ class Log:
         queue = self.queue(block.queue)
         assert queue.mirror is None or queue.mirror.released, "blocks of a mirrored queue go through its ring"
         run = block.enqueued
-        entry = Entry(NORMAL, 0, queue)
-        entry.epoch, entry.number, entry.time_ms = block.epoch, block.number, block.time_ms
-        entry.delivered_through = block.delivered_through
-        entry.settled, entry.requeued, entry.block = block.settled, block.requeued, block
-        entry.counts = block.counts
-        entry.bytes = 16 * (len(block.settled) + len(block.requeued)) + 20 * len(block.counts)
-        if block.marks:
-            entry.marks = marks_of(block.number, block.marks)
-            entry.bytes += marks_bytes(entry.marks)
-            queue.marks.fold(entry.marks)
+        entry = Entry(NORMAL, 0, queue, block)
+        entry.set_head(block.epoch, block.number, block.time_ms, block.delivered_through)
+        marks = marks_of(block.number, block.marks) if block.marks else []
+        entry.set_changes(block.settled, block.requeued, block.counts, marks)
+        entry.add_bytes(16 * (len(block.settled) + len(block.requeued)) + 20 * len(block.counts))
+        if marks:
+            entry.add_bytes(marks_bytes(marks))
+            queue.marks.fold(marks)
             queue.marks.tidy()
         if run is not None and run.contents:
             self._append_run(entry, run)
@@ -261,24 +297,22 @@ class Log:
         is_last = bool(fresh) and fresh[-1][1] == last
         for low, high in fresh[:-1] if is_last else fresh:
             part = Entry(NORMAL, PART, queue)
-            part.epoch, part.number, part.time_ms = entry.epoch, entry.number, entry.time_ms
-            part.delivered_through = entry.delivered_through
+            part.set_head(entry.epoch, entry.number, entry.time_ms, entry.delivered_through)
             self._hold(part, run, low, high, None)
             self.gather(part)
         if is_last:
             self._hold(entry, run, *fresh[-1], content_bytes if fresh[0] == (first, last) else None)
         else:
-            entry.first = entry.next = last + 1
+            entry.hold(last + 1, last + 1, None)
 
     def _hold(self, entry: Entry, run: Run, low: int, high: int, whole_bytes: int | None) -> None:
         """Put low..high of the run, all persistent, into `entry`, and count it. `whole_bytes`: its size, if that is all
         of the run."""
         held = run if whole_bytes is not None else run.cut(low - run.first, high - run.first + 1)
-        entry.first, entry.next = low, high + 1
-        entry.held = Records.of([held])
+        entry.hold(low, high + 1, Records.of([held]))
         content_bytes = whole_bytes if whole_bytes is not None else sum(map(len, held.contents))
         self._weigh(entry, held, content_bytes)
-        entry.source = (PENDING, (self.serial + 1) & SHORT)
+        entry.refer_to(PENDING, (self.serial + 1) & SHORT)
         entry.queue.enqueue(low, high)
         entry.queue.refs.append(low, high - low + 1, len(held.contents), *entry.source, content_bytes)
 
@@ -290,7 +324,7 @@ class Log:
 
     def _weigh(self, entry: Entry, run: Run, content_bytes: int) -> None:
         """Set the bytes that an entry adds to its group: contents shared with the one before are written once."""
-        entry.bytes += RECORD_OVERHEAD * len(run.contents)
+        entry.add_bytes(RECORD_OVERHEAD * len(run.contents))
         if run.kinds[0] & SHARED:
             if run.contents == self.shared[0]:
                 entry.leans_bytes = content_bytes
@@ -298,7 +332,7 @@ class Log:
             self.shared = (run.contents, content_bytes)
         else:
             self.shared = ([], 0)
-        entry.bytes += content_bytes
+        entry.add_bytes(content_bytes)
 
     def spill(self, queue: int, runs: Iterable[Run]) -> None:
         """Write transient messages to disk, so that their memory can be freed once the Write is done (`Write.spilled`).
@@ -308,11 +342,10 @@ class Log:
         owner = self.queue(queue)
         for run in runs:
             entry = Entry(SPILL, 0, owner)
-            entry.first, entry.next = run.first, run.last + 1
-            entry.held = Records.of([run])
+            entry.hold(run.first, run.last + 1, Records.of([run]))
             content_bytes = self._content_bytes(run)
             self._weigh(entry, run, content_bytes)
-            entry.source = (PENDING, (self.serial + 1) & SHORT)
+            entry.refer_to(PENDING, (self.serial + 1) & SHORT)
             assert not owner.spilled.count_within(run.first, run.last), "messages are spilled once"
             owner.spilled.add(run.first, run.last)
             owner.spill_refs.append(run.first, len(run.contents), len(run.contents), *entry.source, content_bytes)
@@ -350,7 +383,7 @@ class Log:
 
     def gather(self, entry: Entry) -> None:
         self.serial = entry.serial = self.serial + 1
-        entry.bytes += _ENTRY_OVERHEAD
+        entry.add_bytes(_ENTRY_OVERHEAD)
         self.gathered_bytes += entry.bytes
         self.gathered.append(entry)
         self.entries[entry.serial & SHORT] = entry
@@ -441,19 +474,16 @@ class Log:
             segment = Segment(max(before.number + 1 if before else 1, self.base))
         elif not segment.length:
             before = self.segment_table.get(segment.number - 1)
-        write = Write(self.folder, segment.number, segment.length, entries)
-        write.synced = segment.synced
-        write.previous_length = before.length if before else 0
-        write.previous_crc = self.chain
-        write.sync = self.options.sync == "always" or self._sync_due
-        write.open = not segment.created
-        write.overwrites = segment.recycled
-        if write.open:
-            if before is not None and before.synced < before.length:
-                write.sync_before = before.number
-            if self.spares and not segment.recycled:
-                write.spare = min(self.spares)
-                write.overwrites = True
+        sync = self.options.sync == "always" or self._sync_due
+        write = Write(self.folder, segment.number, segment.length, segment.synced, entries, sync)
+        write.follow(before.length if before else 0, self.chain)
+        spare = None
+        if not segment.created:
+            unsynced = before.number if before is not None and before.synced < before.length else None
+            spare = min(self.spares) if self.spares and not segment.recycled else None
+            write.create(unsynced, spare)
+        if segment.recycled or spare is not None:
+            write.overwrite()
         return write
 
     def _full(self, segment: Segment) -> bool:
@@ -467,12 +497,12 @@ class Log:
             segment = Segment(write.segment)
             self.segment_table[write.segment] = self.shares[write.segment] = segment
             if self.current is not None:
-                self.current.sealed = True
-                self.current.synced = self.current.length
+                self.current.seal()
+                self.current.sync_to(self.current.length)
             self.current = segment
         if write.spare is not None and write.opened:
             self.spares.pop(write.spare, None)
-            segment.recycled = True
+            segment.recycle()
         return segment
 
     def on_done(self, job: Job) -> list[Block]:
@@ -487,11 +517,7 @@ class Log:
         self._writing = None
         self._writing_bytes = 0
         segment = self._opened(job)
-        segment.created = True
-        segment.length += job.length
-        segment.blocks += len(job.entries)
-        if job.sync:
-            segment.synced = segment.length
+        segment.extend(job.length, len(job.entries), job.sync)
         if job.entries:
             self.chain = job.crc
             self.appended_bytes += job.length
@@ -518,7 +544,7 @@ class Log:
                     segment.note(queue.id, entry.first)
             if entry.source[0] != PENDING:
                 self.upkeep.on_moved()
-            entry.held = entry.records = None
+            entry.forget_contents()
 
     def on_failed(self, job: Job, error: Exception) -> Literal["retry", "stopped"]:
         """Note that a job failed. `retry`: the disk is full, or a read failed; blocks that were not written are
@@ -580,7 +606,7 @@ class Log:
         load.redelivered = list(queue.redelivered.ranges(first, last))
         for place in places:
             segment = self.segment_table[place.segment]
-            segment.pins += 1
+            segment.pin(1)
             load.pinned.append(place.segment)
         return load
 
@@ -624,7 +650,7 @@ class Log:
 
     def _unpin(self, load: Load) -> None:
         for number in load.pinned:
-            self.segment_table[number].pins -= 1
+            self.segment_table[number].pin(-1)
         load.pinned = []
 
     # -- compaction ----------------------------------------------------------------

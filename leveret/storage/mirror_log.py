@@ -92,10 +92,10 @@ class MirrorLog:
             raise LogStopped(log.stopped)
         found = log.queue(queue)
         if found.mirror is None:
-            found.mirror = MirrorCopy(found.number, found.epoch)
-            found.mirror.serial = self._unused()
+            found.set_mirror(MirrorCopy(found.number, found.epoch)).number_from(self._unused())
         elif found.mirror.released:
             found.mirror.adopt(found.number, found.epoch)
+        assert found.mirror is not None
         return found, found.mirror
 
     def is_mirrored(self, queue: int) -> bool:
@@ -125,20 +125,19 @@ class MirrorLog:
         queue, mirror = self.open(block.queue)
         assert block.number == mirror.end + 1, f"block {block.number} behind {mirror.end}"
         entry = MirrorEntry(MIRRORED, 0, queue)
-        entry.epoch, entry.number, entry.time_ms = block.epoch, block.number, block.time_ms
-        entry.delivered_through = block.delivered_through
-        entry.settled, entry.requeued, entry.counts = block.settled, block.requeued, block.counts
-        entry.marks = marks_of(block.number, block.marks)
+        entry.set_head(block.epoch, block.number, block.time_ms, block.delivered_through)
+        marks = marks_of(block.number, block.marks)
+        entry.set_changes(block.settled, block.requeued, block.counts, marks)
         if raw is not None:
             content_bytes, count = self._hold_raw(entry, block, raw)
         else:
             content_bytes, count = self._hold(entry, block.enqueued)
         if content_bytes > CONTENT_BYTES_MAX:
             raise ValueError(f"a block of {content_bytes} bytes; the log takes {CONTENT_BYTES_MAX}")
-        entry.bytes = content_bytes + RECORD_OVERHEAD * (count + len(block.settled) + len(block.requeued))
-        entry.bytes += marks_bytes(entry.marks)
-        item = entry.item = Unapplied(block.epoch, block.number, entry.first, count, content_bytes)
-        item.entry = entry
+        entry.add_bytes(content_bytes + RECORD_OVERHEAD * (count + len(block.settled) + len(block.requeued)))
+        entry.add_bytes(marks_bytes(marks))
+        item = Unapplied(block.epoch, block.number, entry.first, count, content_bytes)
+        entry.write_item(item)
         mirror.tail.append(item)
         mirror.note_epoch(block.epoch, block.number)
         self._gather(entry, mirror, confirmed, (), mark)
@@ -147,8 +146,7 @@ class MirrorLog:
     def _hold(entry: MirrorEntry, run: Run | None) -> tuple[int, int]:
         if run is None or not run.contents:
             return 0, 0
-        entry.first, entry.next = run.first, run.last + 1
-        entry.held = Records.of([run])
+        entry.hold(run.first, run.last + 1, Records.of([run]))
         return sum(map(len, run.contents)), len(run.contents)
 
     @staticmethod
@@ -156,8 +154,7 @@ class MirrorLog:
         fields = BLOCK_HEAD.unpack_from(raw[0])
         if fields[0] != len(raw[0]) or fields[1] != len(raw[1]):
             raise FormatError("a block that is not what its head says")  # Its checksum was checked when it arrived.
-        entry.raw, entry.packed = raw, block
-        entry.first, entry.next = fields[6], fields[7]
+        entry.hold_raw(fields[6], fields[7], raw, block)
         return fields[1], fields[9]
 
     def truncate(self, queue: int, number: int, confirmed: int, mark: int | None = None) -> None:
@@ -167,7 +164,7 @@ class MirrorLog:
             self._void(mirror, mirror.tail.pop())
         mirror.cut_history(number)
         entry = MirrorEntry(TRUNCATED, 0, found)
-        entry.number = number
+        entry.set_head(0, number, 0)
         self._gather(entry, mirror, confirmed, (), mark)
 
     def restart(
@@ -195,15 +192,16 @@ class MirrorLog:
             log = self._log
             log.drop(log.queues.pop(queue))
             found = log.queue(queue)
-            found.mirror, old = MirrorCopy(), mirror
-            mirror = found.mirror
-            mirror.disk, mirror.serial = old.disk, max(self._unused(), old.serial)
+            disk, serial = mirror.disk, max(self._unused(), mirror.serial)
+            mirror = found.set_mirror(MirrorCopy())
+            mirror.set_disk(disk)
+            mirror.number_from(serial)
             flags = FRESH
         mirror.begin(cut, history, bound, have, read_at)
         found.marks.cut(cut)  # The marks come with the first piece, and in blocks.
         found.advance(history[-1][0] if history else 0, cut, bound + 1, delivered)
         entry = MirrorEntry(RESTARTED, flags, found)
-        entry.number, entry.delivered_through = cut, delivered
+        entry.set_head(0, cut, 0, delivered)
         pairs = [number for pair in (*history, *have) for number in pair]
         self._gather(entry, mirror, confirmed, (bound, mirror.disk, read_at, len(history), *pairs), mark)
 
@@ -227,28 +225,27 @@ class MirrorLog:
         bundles = _together(found, runs)
         for bundle in bundles:
             self._store(found, mirror, bundle, confirmed)
-        mirror.after, mirror.read_at, mirror.marked = upto, read_at, not mirror.complete
+        mirror.on_piece(upto, read_at)
         found.advance(0, 0, upto + 1, 0)
         found.count_returns(counts)
         found.marks.fold(marks)
         entry = MirrorEntry(FILLED, 0, found)
-        entry.counts = list(counts)
-        entry.marks = list(marks)
-        entry.bytes = 20 * len(counts) + marks_bytes(marks)
+        entry.set_changes([], [], list(counts), list(marks))
+        entry.add_bytes(20 * len(counts) + marks_bytes(marks))
         flat = (number for pair in live for number in pair)
         self._gather(entry, mirror, confirmed, (after, upto, read_at, len(bundles), *flat), mark)
 
     def _store(self, queue: QueueLog, mirror: MirrorCopy, runs: list[Run], confirmed: int) -> None:
-        entry = MirrorEntry(FILLED, PART, queue)
-        entry.first, entry.next = runs[0].first, runs[-1].last + 1
-        entry.held = Records.of(runs)
-        count = len(entry.held.contents)
-        content_bytes = sum(map(len, entry.held.contents))
-        entry.bytes = content_bytes + RECORD_OVERHEAD * count
-        item = entry.item = Unapplied(0, 0, entry.first, count, content_bytes)
-        item.state = APPLIED
-        entry.source = (PENDING, (self._log.serial + 1) & SHORT)
-        for low, high in entry.held.ranges:
+        held = Records.of(runs)
+        count = len(held.contents)
+        content_bytes = sum(map(len, held.contents))
+        item = Unapplied(0, 0, runs[0].first, count, content_bytes)
+        item.become(APPLIED)
+        entry = MirrorEntry(FILLED, PART, queue, item)
+        entry.hold(runs[0].first, runs[-1].last + 1, held)
+        entry.add_bytes(content_bytes + RECORD_OVERHEAD * count)
+        entry.refer_to(PENDING, (self._log.serial + 1) & SHORT)
+        for low, high in held.ranges:
             queue.enqueue(low, high)
             if queue.spilled:
                 queue.unspill(low, high)
@@ -271,7 +268,7 @@ class MirrorLog:
 
     def complete(self, queue: int, read_at: int, confirmed: int, mark: int | None = None) -> None:
         found, mirror = self.open(queue)
-        mirror.complete, mirror.read_at, mirror.marked = True, read_at, False
+        mirror.on_complete(read_at)
         found.marks.tidy()
         self._gather(MirrorEntry(COMPLETED, 0, found), mirror, confirmed, (read_at,), mark)
 
@@ -283,29 +280,27 @@ class MirrorLog:
         if blocks:
             self.apply(blocks)
         self._gather(MirrorEntry(RELEASED, 0, found), mirror, mirror.base, (), None)
-        mirror.released = True
+        mirror.release()
 
     def _gather(
         self, entry: MirrorEntry, mirror: MirrorCopy, confirmed: int, more: tuple[int, ...], mark: int | None
     ) -> None:
-        mirror.serial += 1
-        self._top = max(self._top, mirror.serial)
-        if not mirror.begun:
-            mirror.begun = True
-            entry.flags |= BEGUN
+        is_first = not mirror.begun
+        self._top = max(self._top, mirror.next_serial())
+        if is_first:
             more = (mirror.base, mirror.history[0][0] if mirror.history else 0, *more)
-        entry.note = pack_u64((mirror.serial, confirmed, *more))
-        entry.bytes += len(entry.note)
-        entry.mark = mark
+        note = pack_u64((mirror.serial, confirmed, *more))
+        entry.add_bytes(len(note))
+        entry.set_note(note, mark, BEGUN if is_first else 0)
         self._log.gather(entry)
 
     def _void(self, mirror: MirrorCopy, item: Unapplied) -> None:
-        item.state = VOID
+        item.become(VOID)
         if item.segment:
             self._count(item, -1)
             mirror.void.add(item.place)
         if item.entry is not None:
-            item.entry.void = True
+            item.entry.cut_off()
             self.voiding += 1
 
     # -- taking effect -----------------------------------------------------------------
@@ -318,8 +313,8 @@ class MirrorLog:
         for block in blocks:
             item = mirror.tail.popleft()
             assert (item.epoch, item.number) == (block.epoch, block.number), "blocks are applied in their order"
-            mirror.base = item.number
-            item.state = APPLIED
+            mirror.advance(item.number)
+            item.become(APPLIED)
             if item.segment:
                 self._count(item, -1)
             queue.advance(item.epoch, item.number, item.first + item.count, block.delivered_through)
@@ -345,7 +340,7 @@ class MirrorLog:
             return
         if item.segment == PENDING:
             assert item.entry is not None
-            item.entry.source = (PENDING, item.entry.serial & SHORT)
+            item.entry.refer_to(PENDING, item.entry.serial & SHORT)
             queue.refs.append(first, count, live, *item.entry.source, item.bytes)
         else:
             queue.refs.append(first, count, live, *item.place, item.bytes)
@@ -353,9 +348,7 @@ class MirrorLog:
             self._log.segment_table[item.segment].note(queue.id, first)
 
     def _count(self, item: Unapplied, sign: int) -> None:
-        share = self._log.shares[item.segment]
-        share.live += sign * item.weight
-        share.live_bytes += sign * (item.bytes + item.extra)
+        self._log.shares[item.segment].add(sign * item.weight, sign * (item.bytes + item.extra))
 
     def keep(self, queue: QueueLog, item: Unapplied) -> None:
         """Keep the segment of an unapplied block."""
@@ -369,14 +362,14 @@ class MirrorLog:
         queue, item = entry.queue, entry.item
         if entry.void:
             self.voiding -= 1
-        entry.raw = entry.packed = None
+        entry.forget_raw()
         if self._log.queues.get(queue.id) is not queue:
             return
         if entry.flags & FRESH:
-            queue.floor = segment.number
+            queue.begin_at(segment.number)
         if item is None or queue.mirror is None:
             return
-        item.entry = None
+        item.write_by(None)
         there = (segment.number, place.offset)
         if item.state == VOID:
             queue.mirror.void.add(there)
@@ -387,8 +380,7 @@ class MirrorLog:
             if item.segment:  # It is a copy.
                 self._count(item, -1)
                 queue.mirror.void.add(item.place)
-            item.segment, item.offset = there
-            item.length, item.extra = place.length, place.overhead
+            item.set_place(*there, place.length, place.overhead)
             self.keep(queue, item)
 
     def wants(self, entry: MirrorEntry) -> bool:
@@ -399,8 +391,8 @@ class MirrorLog:
         if item is not None:
             if item.state != WAITING or item.place != entry.source:
                 return False
-            item.entry = entry
-        entry.note = pack_u64((0, mirror.base, mirror.serial if mirror.begun else 0))
+            item.write_by(entry)
+        entry.set_note(pack_u64((0, mirror.base, mirror.serial if mirror.begun else 0)))
         return True
 
     def on_dropped(self, entry: MirrorEntry) -> None:

@@ -76,7 +76,7 @@ class MirrorRecovery:
             if mirror is None:
                 if not header.note()[0]:
                     continue  # A copy made between two starts, when the queue was still mirrored.
-                mirror = queue.mirror = MirrorCopy()
+                mirror = queue.set_mirror(MirrorCopy())
                 self._parts.pop(queue.id, None)
             if self._takes(queue, mirror, header, (segment, offset)) and header.count:
                 dropped.add(offset)
@@ -93,7 +93,7 @@ class MirrorRecovery:
         item = mirror.find(header.epoch, header.number) if header.type == MIRRORED else None
         if serial <= mirror.serial:
             if serial:
-                mirror.reached = max(mirror.reached, place)
+                mirror.reach(place)
             if item is not None:
                 _place(mirror, item, header, place)
                 return True
@@ -107,7 +107,7 @@ class MirrorRecovery:
         elif not mirror.broken and (serial != mirror.serial + 1 or not mirror.begun):
             self._break(queue, place, "records of this queue before this one are missing")
         if not mirror.broken:
-            mirror.serial, mirror.begun, mirror.reached = serial, True, place
+            mirror.on_record(serial, place)
             self._confirm(queue, mirror, confirmed)
         if not mirror.broken and header.type == MIRRORED and header.number != mirror.end + 1:
             self._break(queue, place, f"block {header.number} stands behind {mirror.end}")
@@ -144,16 +144,17 @@ class MirrorRecovery:
         elif header.type == RESTARTED:
             while mirror.tail:
                 mirror.void.add(mirror.tail.pop().place)
-            bound, mirror.disk, read_at, epochs, *flat = more
+            bound, disk, read_at, epochs, *flat = more
+            mirror.set_disk(disk)
             pairs = list(zip(flat[::2], flat[1::2], strict=True))
             mirror.begin(header.number, pairs[:epochs], bound, tuple(pairs[epochs:]), read_at)
             queue.marks.cut(header.number)
             epoch = mirror.history[-1][0] if epochs else 0
             queue.advance(epoch, header.number, bound + 1, header.delivered_through)
         elif header.type == COMPLETED:
-            mirror.complete, mirror.read_at, mirror.marked = True, more[0], False
+            mirror.on_complete(more[0])
         elif header.type == RELEASED:
-            mirror.released = True
+            mirror.release()
 
     def _fill(self, queue: QueueLog, mirror: MirrorCopy, parts: list[Part], more: list[int]) -> None:
         after, upto, read_at, count, *flat = more
@@ -167,7 +168,7 @@ class MirrorRecovery:
                 queue.enqueue(low, high)
             span, size = header.next - header.first, header.content_bytes()
             self.rows.append((header.first, span, header.count, *place, header.length, size, header.overhead))
-        mirror.after, mirror.read_at, mirror.marked = upto, read_at, not mirror.complete
+        mirror.on_piece(upto, read_at)
         queue.advance(0, 0, upto + 1, 0)
 
     @staticmethod
@@ -183,7 +184,7 @@ class MirrorRecovery:
             if header is None:
                 return
             mirror.tail.popleft()
-            mirror.base = item.number
+            mirror.advance(item.number)
             queue.advance(item.epoch, item.number, header.next, header.delivered_through)
             if item.count:
                 queue.enqueue(item.first, item.last)
@@ -195,7 +196,7 @@ class MirrorRecovery:
 
     def _break(self, queue: QueueLog, place: tuple[int, int], what: str) -> None:
         assert queue.mirror is not None
-        queue.mirror.broken = True
+        queue.mirror.break_off()
         path = segment_path(self._log.folder, place[0])
         self._damages.append(Damage(path, place[1], 0, queue.id, None, None, None, what))
 
@@ -246,7 +247,7 @@ class MirrorRecovery:
                 mirror.cut_history(mirror.end)
                 break
             header, run = found
-            item.header = None
+            item.forget_header()
             mirror.blocks.append(
                 Block(
                     queue.id, header.epoch, header.number, header.time_ms, run, header.settled(), header.requeued(),
@@ -268,9 +269,7 @@ def settle(queue: QueueLog, ranges: list[tuple[int, int]]) -> None:
 def _place(mirror: MirrorCopy, item: Unapplied, header: Header, place: tuple[int, int]) -> None:
     if item.segment and item.place != place:
         mirror.void.add(item.place)
-    item.segment, item.offset = place
-    item.length, item.extra = header.length, header.overhead
-    item.header = header
+    item.set_place(*place, header.length, header.overhead, header)
 
 
 # -- damage ------------------------------------------------------------------------------------
@@ -319,7 +318,7 @@ class DamagedMirrors:
                 continue
             if queue.id in self._missing:
                 mirror = self._lacks(queue, mirror, self._missing[queue.id])
-            mirror.disk = disk
+            mirror.set_disk(disk)
             touched.append(queue.id)
         return touched
 
@@ -337,17 +336,13 @@ class DamagedMirrors:
             have = _merged([(1, mirror.after), *mirror.have, (mirror.bound + 1, bound)])
         have = without(have, holes)
         if len(have) <= HAVE_MAX:
-            mirror.complete, mirror.cut, mirror.bound, mirror.after, mirror.have = (
-                False, mirror.base, bound, 0, tuple(have),
-            )  # fmt: skip
-            mirror.marked = False
+            mirror.lack(bound, tuple(have))
             return mirror
         log = self._log
         log.drop(log.queues.pop(queue.id))
         fresh = log.queue(queue.id)
-        fresh.floor = max(log.segment_table, default=0) + 1
-        fresh.mirror = MirrorCopy()
-        return fresh.mirror
+        fresh.begin_at(max(log.segment_table, default=0) + 1)
+        return fresh.set_mirror(MirrorCopy())
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -176,17 +176,12 @@ class Recovery:
         from leveret.storage.log import Segment
 
         for found in self.segments:
-            segment = Segment(found.index.segment)
-            segment.length = segment.synced = found.index.length
-            segment.blocks = found.index.blocks
-            segment.created = True
-            segment.recycled = found.size > found.index.length
-            segment.indexed = found.indexed
-            segment.sealed = True
+            index, recycled = found.index, found.size > found.index.length
+            segment = Segment.found(index.segment, index.length, index.blocks, recycled, found.indexed)
             log.segment_table[segment.number] = log.shares[segment.number] = segment
             log.current, log.chain = segment, found.index.chain
-        if log.current is not None:
-            log.current.sealed = log.current.indexed
+        if log.current is not None and not log.current.indexed:
+            log.current.unseal()
         log.base = max(self.through, self.base)
         replay = MirrorRecovery(log, self.damages)
         unknown = self._fold(log, known, replay)
@@ -206,11 +201,8 @@ class Recovery:
                 continue
             queue = log.queues[number] = QueueLog(number, log.shares)
             queue.advance(state.epoch, state.number, state.next_seq, state.delivered_through)
-            queue.floor = state.floor
-            queue.live, queue.gone, queue.redelivered = state.live, state.gone, state.redelivered
-            queue.counts = state.counts
+            queue.restore(state.floor, state.live, state.gone, state.redelivered, state.counts, state.mirror)
             queue.marks.fold(state.marks)
-            queue.mirror = state.mirror
         reset = {
             number: found.index.segment
             for found in self.segments
@@ -243,7 +235,7 @@ class Recovery:
         else:
             if queue is None or fold.reset:
                 queue = log.queues[number] = QueueLog(number, log.shares)
-                queue.floor = segment
+                queue.begin_at(segment)
             # Marks up to this block are in the checkpoint already, removals included.
             queue.marks.fold(mark for mark in fold.marks.all() if mark[0] > queue.number)
             queue.advance(fold.epoch, fold.number, fold.next_seq, fold.delivered_through)
@@ -292,7 +284,7 @@ class Recovery:
                 queue.marks.tidy()
             if queue.counts and (queue.mirror is None or queue.mirror.released):
                 # Drop the counts of transient messages, which are gone.
-                queue.counts = {number: count for number, count in queue.counts.items() if number in queue.live}
+                queue.drop_other_counts()
 
     # -- damage ------------------------------------------------------------------------
 
@@ -303,8 +295,7 @@ class Recovery:
         log.upkeep.checkpoint_due = True
         log.upkeep.forced = self.damaged & set(log.segment_table)
         for segment in log.segment_table.values():
-            segment.sealed = True
-            segment.indexed = segment.number not in self.damaged and segment.indexed
+            segment.seal(segment.number not in self.damaged and segment.indexed)
         log.forget(_NOBODY)  # Something must be written to start a new segment.
         while (job := log.take() or log.maintenance(idle=True)) is not None:
             job.perform(self.disk)

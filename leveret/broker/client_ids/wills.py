@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
-from leveret.broker.delivery.confirms import NOBODY, Pending
+from leveret.broker.delivery.confirms import Pending
 from leveret.broker.delivery.publish_numbers import Origin
 from leveret.metadata.mqtt.commands import WillsPublished
 from leveret.protocol.cc_bcc import further_keys, without_bcc
@@ -114,9 +114,9 @@ class Wills:
 
     def _give_up(self) -> None:
         for pending in list(self.open.values()):
-            pending.refused = 1
+            pending.mark_refused()
             self.on_complete(pending)
-            pending.confirms = NOBODY
+            pending.give_up()
 
     def _report(self) -> None:
         numbers, self.answered = tuple(self.answered), []

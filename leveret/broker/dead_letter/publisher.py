@@ -131,7 +131,7 @@ class DeadLetterPublisher:
             letter = DeadLetter(self, queue, batch, lo + first, lo + last, reason, held)
             self.open[letter] = None
             if keeps and not queues and not answered:
-                letter.refused = True
+                letter.mark_refused()
                 self.log_unroutable(queue)
             self._post(queues, contents, key, batch.kinds[lo + first : lo + last], letter)
         for made, key, _, addresses in ways if not tried else ():

@@ -44,6 +44,10 @@ class Shared:
     def __del__(self) -> None:
         self.host.content_bytes -= self.size
 
+    def end(self) -> None:
+        """Note that all queues have been handed the contents."""
+        self.contents = self.host.sharing = None
+
     def take_unlogged(self) -> int:
         """Take the bytes of content that wait for the log; one of the queues counts them."""
         size, self.unlogged_bytes = self.unlogged_bytes, 0
@@ -88,15 +92,46 @@ class Batch(Run):
     def loaded(cls, run: Run) -> Self:
         """A batch read back from the log."""
         batch = cls(run.first)
-        batch.contents, batch.keys, batch.kinds = run.contents, run.keys, run.kinds
-        batch.left = len(run.contents)
-        batch.size = sum(map(len, run.contents)) + MESSAGE_OVERHEAD * batch.left
-        batch.stored = batch.logged = batch.all_logged = True
-        kinds = set(run.kinds)
-        batch.redelivered = any(kind & REDELIVERED for kind in kinds)
-        batch.expires = any(kind & EXPIRES for kind in kinds)
-        batch.times, batch.stamped = run.times, batch.left
+        batch._take_run(run)
         return batch
+
+    @classmethod
+    def unread(cls, first: int, count: int) -> Self:
+        """A batch whose contents only the log has."""
+        batch = cls(first)
+        batch._take_count(count)
+        return batch
+
+    def _take_run(self, run: Run) -> None:
+        self.contents, self.keys, self.kinds = run.contents, run.keys, run.kinds
+        self.left = len(run.contents)
+        self.size = sum(map(len, run.contents)) + MESSAGE_OVERHEAD * self.left
+        self.mark_stored()
+        kinds = set(run.kinds)
+        self.redelivered = any(kind & REDELIVERED for kind in kinds)
+        self.expires = any(kind & EXPIRES for kind in kinds)
+        self.times, self.stamped = run.times, self.left
+
+    def _take_count(self, count: int) -> None:
+        self.left, self.kinds, self.paged = count, bytearray(count), True
+        self.mark_stored()
+
+    def mark_stored(self) -> None:
+        """Note that the log has all of them, synced."""
+        self.stored = self.logged = self.all_logged = True
+
+    def mark_logged(self, all_logged: bool = True) -> None:
+        """Note that the log has those that go there, synced, and whether these are all."""
+        self.logged, self.all_logged = True, all_logged
+
+    def mark_unlogged(self) -> None:
+        """Note that the contents cannot be read back from the log, so that memory must keep them."""
+        self.logged = self.all_logged = False
+
+    def forget_contents(self) -> None:
+        """Drop the contents, which the log has."""
+        self.paged = True
+        self.contents, self.keys = [], []
 
     def stamp(self, now_ms: int) -> None:
         """Give messages that came since the last call this time."""

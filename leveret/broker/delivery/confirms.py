@@ -63,6 +63,14 @@ class Pending:
             self.refused = why
         self.on_safe()
 
+    def mark_refused(self, why: int = REFUSED) -> None:
+        """Note that a queue does not take them, before any queue counts itself into `waiting`, or in its place."""
+        self.refused = why
+
+    def give_up(self) -> None:
+        """Tell nobody: the client was answered before."""
+        self.confirms = NOBODY
+
     @property
     def client_publish(self) -> Pending:
         """Return the publish of the client, for messages that are sent in its place."""
@@ -175,8 +183,8 @@ class Confirms:
             if pending.waiting and not pending.sent:
                 late += pending.count
                 answer = self.open[at] = Pending(self, pending.first, pending.last)
-                answer.refused = REFUSED
-                pending.confirms = NOBODY
+                answer.mark_refused()
+                pending.give_up()
         if late:
             self.on_ready()
         return late

@@ -71,9 +71,6 @@ def _take(queue: Queue, entry: Span | Gap, first: int, last: int) -> list[Piece]
     taken: list[Piece] = []
     within = queue.host.stored_within(queue, first, last) if entry.ranges is None else entry.ranges.ranges(first, last)
     for start, end in within:
-        batch = Batch(start)
-        batch.left = end - start + 1
-        batch.kinds = bytearray(batch.left)
-        batch.stored = batch.logged = batch.all_logged = batch.paged = True
+        batch = Batch.unread(start, end - start + 1)
         taken.append((batch, 0, batch.left))
     return taken

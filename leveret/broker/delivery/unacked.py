@@ -47,6 +47,13 @@ class Delivered:
         self.lo = lo
         self.at_ms = at_ms  # When the first of them was delivered.
 
+    def move_to(self, queue: AnyQueue, batch: Batch) -> None:
+        """Have another object settle these messages."""
+        self.queue, self.batch = queue, batch
+
+    def forget_consumer(self) -> None:
+        self.consumer = None
+
     @property
     def hi(self) -> int:
         return self.lo + self.last_tag - self.first_tag + 1

@@ -358,6 +358,13 @@ class NodeJournal:
         if not was_dirty:
             del dirty[stream]
 
+    def begin_publish(self, source: str) -> None:
+        """Note who publishes now, where nobody waits for a confirm."""
+        self.source = source
+
+    def end_publish(self) -> None:
+        self.source = ""
+
     def find(self) -> LocalQueue | None:
         """The stream, if it is there."""
         if self.stream is None or self.stream.deleted:

@@ -173,7 +173,7 @@ class DelayedQueue(Queue):
         return soonest_ms
 
     def on_logged(self, batch: Batch) -> None:
-        batch.logged = batch.all_logged = True
+        batch.mark_logged()
         known = self.fresh.pop(batch.first, None)
         if known is not None:
             self._keep(batch, known.due_ms)
@@ -211,7 +211,7 @@ class DelayedQueue(Queue):
 
     def _forget_batch(self, batch: Batch) -> None:
         self._let_go(batch, batch.left)
-        batch.contents, batch.keys, batch.paged = [], [], True
+        batch.forget_contents()
 
     def page_out(self) -> None:
         """The newest go first; they all can be read again."""

@@ -203,8 +203,7 @@ class PriorityQueue(Queue):
         if self.rules.max_bytes is not None:
             gap.body_bytes = ttl_and_length.bodies(contents)
         if batch.left == span.count:
-            batch.paged = True
-            batch.contents, batch.keys = [], []
+            batch.forget_contents()
         else:
             size = min(sum(map(len, contents)) + MESSAGE_OVERHEAD * span.count, batch.size)
             if not batch.thinned:  # Others may have the list, such as a block that is to be sent to a mirror.

@@ -88,6 +88,19 @@ class StreamBatch(Batch):
         super().__init__(first)
         self.has_offsets = False
 
+    def replace(self, contents: list[bytes]) -> int:
+        """Take contents that have their offsets among their headers. Returns how many bytes they have more."""
+        grown = sum(map(len, contents)) - sum(map(len, self.contents))
+        self.contents, self.kinds = contents, bytearray(len(contents))
+        self.has_offsets, self.redelivered, self.expires = True, False, False
+        self.size += grown
+        return grown
+
+    def release(self) -> None:
+        """Drop the contents; clients that have some in hand were given them."""
+        self.size = self.left = 0
+        self.forget_contents()
+
 
 class Piece:
     """The messages `first`..`next` - 1 as they were read from the log."""
@@ -329,11 +342,7 @@ class StreamQueue(LocalQueue):
     def _dress(self, batch: StreamBatch) -> None:
         """Once, for all readers."""
         made = with_offsets(batch.contents, batch.first - 1)
-        grown = sum(map(len, made)) - sum(map(len, batch.contents))
-        batch.contents = made
-        batch.kinds = bytearray(len(made))
-        batch.has_offsets, batch.redelivered, batch.expires = True, False, False
-        batch.size += grown
+        grown = batch.replace(made)
         self._count(grown)
         if self._is_warm(batch.first):
             self.tail_bytes += grown
@@ -358,7 +367,7 @@ class StreamQueue(LocalQueue):
     def on_logged(self, batch: Batch) -> None:
         """The messages of a batch are committed, and may be delivered now."""
         assert isinstance(batch, StreamBatch) and batch.first > self.committed
-        batch.logged = batch.all_logged = True
+        batch.mark_logged()
         self.committed, self.last_batch = batch.last, batch.first
         self.tail.append(batch)
         self.tail_bytes += batch.size
@@ -403,8 +412,7 @@ class StreamQueue(LocalQueue):
         """Clients may still have some in hand; their contents they have been given."""
         for batch in batches:
             self._count(-batch.size)
-            batch.size = batch.left = 0
-            batch.contents, batch.keys, batch.paged = [], [], True
+            batch.release()
 
     def _drop_pieces(self, kept: int) -> None:
         while len(self.pieces) > kept:
@@ -552,7 +560,7 @@ class StreamQueue(LocalQueue):
     def restore_run(self, run: Run, time_ms: int) -> Batch:
         """Messages of a block that is not applied yet follow those that were restored before, and are not committed."""
         batch = StreamBatch.loaded(Run(run.first, run.contents, run.keys, bytearray(run.kinds), run.times))
-        batch.logged = batch.all_logged = False
+        batch.mark_unlogged()
         if not batch.times:
             batch.stamp(time_ms)
         self._count(batch.size)

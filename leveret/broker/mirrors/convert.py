@@ -76,7 +76,7 @@ def take_over(broker: Broker, queue: Queue) -> list[Run]:
             runs += _pieces(run)
     for batch, _, _ in chain(_waiting(queue), _out(broker, queue)):
         if batch is not queue.open:
-            batch.stored = batch.logged = batch.all_logged = True
+            batch.mark_stored()
     return _joined(sorted(runs, key=lambda run: run.first))
 
 

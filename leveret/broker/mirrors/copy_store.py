@@ -411,7 +411,7 @@ def gaps_of(live: RangeSet, settled: RangeSet) -> Iterator[Gap]:
 def add_batch(queue: OrderedQueue, run: Run, settled: RangeSet, marks: RangeSet) -> Batch:
     """Append the messages of a block that is not applied to the ready ones, without those that are settled."""
     batch = Batch.loaded(Run(run.first, run.contents, run.keys, bytearray(run.kinds), run.times))
-    batch.logged = batch.all_logged = False  # It cannot be read back before its block is applied.
+    batch.mark_unlogged()  # It cannot be read back before its block is applied.
     for low, high in marks.ranges(run.first, run.last):
         batch.mark_redelivered(low - run.first, high - run.first + 1)
     queue.restore_batch(batch, settled.ranges(run.first, run.last))

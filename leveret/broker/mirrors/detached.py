@@ -162,6 +162,9 @@ class DetachedQueue(OrderedQueue):
     def is_serving(self) -> bool:
         return self.stage is not Stage.PASSING
 
+    def set_asking(self, is_asking: bool) -> None:
+        self.is_asking = is_asking
+
     def change(self, stage: Stage) -> None:
         assert stage in NEXT[self.stage], f"{self.stage} to {stage}"
         self.stage = stage
@@ -180,8 +183,10 @@ class DetachedQueue(OrderedQueue):
         self.acked = restore_ranges(self.durable_state, ACKED)
         self.rejected = restore_ranges(self.durable_state, REJECTED)
 
-    def begin(self, anchors: Anchors, marks: Mapping[bytes, bytes]) -> None:
-        """Begin to serve. Nothing is delivered before the log has the anchors. `marks`: the copy's durable state."""
+    def begin(self, front: RemoteQueue, anchors: Anchors, marks: Mapping[bytes, bytes]) -> None:
+        """Begin to serve. Nothing is delivered before the log has the anchors. `front`: the object that stands for the
+        queue in its vhost. `marks`: the copy's durable state."""
+        self.front = front
         self.anchors, self.marks = anchors, marks
         self.returned.clear()
         self.known = RangeSet()

@@ -167,8 +167,7 @@ class Detachment:
             detached = None
         if detached is None:
             detached = self._make(front)
-        detached.front = front
-        detached.begin(anchors, self._marks(mirror))
+        detached.begin(front, anchors, self._marks(mirror))
         if isinstance(mirror.queue, Queue):  # What it could not confirm is in the spool, too, and delivered from there.
             mark_shown(mirror.queue, mirror.queue.next_seq - 1)
         self._refill(detached)
@@ -241,7 +240,7 @@ class Detachment:
 
     def _end(self, detached: DetachedQueue) -> None:
         if detached.front is not None:
-            detached.front.detached_queue = None
+            detached.front.end_detached()
         self._hear(detached)
         consumers = detached.finish()
         self.pass_on(detached)  # Before the master delivers anything.
@@ -289,10 +288,10 @@ class Detachment:
             return
         version, returned = detached.version, detached.returned
         record = DetachedRecord(detached.anchors, detached.verdicts())
-        detached.is_asking = True
+        detached.set_asking(True)
 
         def then(done: bool) -> None:
-            detached.is_asking = False
+            detached.set_asking(False)
             if not done:
                 detached.returned[:0] = returned
             elif not detached.is_serving and not detached.deleted:

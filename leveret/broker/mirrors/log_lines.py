@@ -54,7 +54,7 @@ class LogLines:
         before = old.ring if old is not None else (member.me,)
         for name in view.ring:
             if name not in before:
-                mirror.ordered = mirror.ordered or None  # A new mirror is filled as the policy says.
+                mirror.allow_sync()  # A new mirror is filled as the policy says.
                 self.note(mirror, f"Adding mirror on node {name}: {copy_pid(name, mirror.spec.id)}")
         for name in before:
             if name not in view.ring:
@@ -71,7 +71,7 @@ class LogLines:
     def on_peer_up(self, mirror: Mirror, peer: str) -> None:
         view = mirror.member.view
         if mirror.member.master is not None and view is not None and peer in view.ring:
-            mirror.ordered = mirror.ordered or None
+            mirror.allow_sync()
             self.on_sync(mirror)
 
     def on_peer_down(self, mirror: Mirror, peer: str) -> None:
@@ -111,7 +111,7 @@ class LogLines:
         if missing:
             self.note(mirror, f"Synchronising: stopped, mirrors [{', '.join(missing)}] are not synchronised")
         else:
-            mirror.ordered = None
+            mirror.member.end_order()
             self.note(mirror, "Synchronising: complete")
 
     def tell_begun(self, mirror: Mirror) -> None:

@@ -167,9 +167,18 @@ class Mirror:
         """Returns whether its mirrors are to be synchronised; None: as the policy says."""
         return self.member.ordered
 
-    @ordered.setter
-    def ordered(self, wanted: bool | None) -> None:
-        self.member.ordered = wanted
+    def allow_sync(self) -> None:
+        """Forget that an operator has cancelled the synchronisation, if one has."""
+        if not self.member.ordered:
+            self.member.end_order()
+
+    def propose(self, view: View) -> None:
+        self.proposed = view
+
+    def on_proposal_answered(self, view: View) -> None:
+        """A view that this node proposed was accepted or refused."""
+        if self.proposed is view:
+            self.proposed = None
 
 
 class MirrorManager:
@@ -289,7 +298,7 @@ class MirrorManager:
         mirror.set_spec(spec)
         self._perform(mirror)  # What was said under the old view is done first.
         old = mirror.member.view
-        mirror.member.joined = spec.joined
+        mirror.member.set_joined(spec.joined)
         mirror.member.on_view(view)
         self._perform(mirror)
         self.journal.on_view(mirror, old, born)
@@ -664,10 +673,9 @@ class MirrorManager:
         def then(applied: Applied) -> None:
             self.proposed -= 1
             self.proposed_for_used -= is_used
-            if mirror.proposed is view:
-                mirror.proposed = None
+            mirror.on_proposal_answered(view)
 
-        mirror.proposed = view
+        mirror.propose(view)
         self.proposed += 1
         self.proposed_for_used += is_used
         self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, view), then)

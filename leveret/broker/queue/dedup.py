@@ -54,7 +54,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
-from leveret.broker.delivery.confirms import DOUBTED, REFUSED
+from leveret.broker.delivery.confirms import DOUBTED
 from leveret.broker.delivery.publish_numbers import ENTRY, PREFIX
 from leveret.broker.delivery.reserve import reserve
 from leveret.broker.queue import ttl_and_length
@@ -83,7 +83,7 @@ def take(
     known = queue.durable_state.table.get(name)
     taken, refused = _read(known)
     if origin.previous > taken:
-        pending.refused = DOUBTED
+        pending.mark_refused(DOUBTED)
         return False
     first, last = origin.first, origin.first + len(contents) - 1
     lacking = 0  # Which of them were refused before.
@@ -93,13 +93,13 @@ def take(
         if not origin.previous:
             refused = since_first
         if lacking and not kind & KEPT:
-            pending.refused = REFUSED
+            pending.mark_refused()
             return False
         if not _has_room(refused, last - taken):
-            pending.refused = DOUBTED
+            pending.mark_refused(DOUBTED)
             return False
     if known is None and not make_room(queue, name):
-        pending.refused = REFUSED
+        pending.mark_refused()
         return False
     slow = False
     is_new = last > taken or lacking > 0

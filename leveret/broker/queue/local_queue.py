@@ -183,7 +183,11 @@ class LocalQueue:
 
     def arrive(self, spec: QueueSpec) -> None:
         """The queue has come to this node. What it brought along was not published now."""
-        self.spec, self.totals = spec, MessageCounters()
+        self.spec = spec
+        self.reset_totals()
+
+    def reset_totals(self) -> None:
+        self.totals = MessageCounters()
 
     def begin_epoch(self, after: int) -> None:
         """Its epoch is later than this one: copies that it had may turn up again, one day."""

@@ -111,8 +111,7 @@ class OrderedQueue(LocalQueue):
         if self.rules.max_bytes is not None:
             gap.body_bytes = ttl_and_length.bodies(batch.contents[span.lo : span.hi])
         if batch.left == span.count:  # Else some are out with a consumer, and the contents stay for their sake.
-            batch.paged = True
-            batch.contents, batch.keys = [], []
+            batch.forget_contents()
         self._let_go(batch, span.count)
         self._append_gap(gap)
 
@@ -221,8 +220,7 @@ class OrderedQueue(LocalQueue):
         """Forget the contents of messages that are out with a consumer: they come back only if it gives them back, or
         if it rejects them and there is to be a dead letter."""
         if batch.all_logged and not batch.paged and batch.left == count:
-            batch.paged = True
-            batch.contents, batch.keys = [], []
+            batch.forget_contents()
             self._uncount(batch, batch.size)
 
     def restore_gap(self, gap: Gap) -> None:

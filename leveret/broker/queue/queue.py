@@ -371,8 +371,7 @@ class Queue(OrderedQueue):
 
     def on_logged(self, batch: Batch) -> None:
         """The block with this batch is on disk; that of a mirrored queue, on those of all mirrors that count."""
-        batch.logged = True
-        batch.all_logged = self.mirror is not None or batch.all_persistent()
+        batch.mark_logged(self.mirror is not None or batch.all_persistent())
         if len(self.consumers) == 1 and self.consumers[0].is_exact:
             self.host.dirty[self] = None
         if self.extensions is not None:

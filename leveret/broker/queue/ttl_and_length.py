@@ -221,7 +221,7 @@ def turn_away(
     if rules.overflow == REJECT_TO_DLX:
         queue.host.dead_letters.send_refused(queue, contents, keys, kind)
     if pending is not None:
-        pending.refused = True
+        pending.mark_refused()
     return True
 
 

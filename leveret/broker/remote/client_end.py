@@ -59,6 +59,10 @@ class RemoteBatch(Batch):
         self.size = sum(map(len, self.contents)) + MESSAGE_OVERHEAD * self.left
         self.redelivered = any(kind & REDELIVERED for kind in set(self.kinds))
 
+    def drop_contents(self) -> None:
+        """Drop the contents: the client has them, and its node settles by numbers."""
+        self.contents, self.keys = [], []
+
 
 class Subscription:
     """One consumer of this node at a queue of another."""

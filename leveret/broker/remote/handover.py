@@ -61,7 +61,7 @@ class FormerQueue(RemoteQueue):
         self.former_last_block = (queue.epoch, queue.number)
 
     def _settle(self, verdict: int, batch: Batch, lo: int, hi: int) -> None:
-        self.broker.still_out -= hi - lo
+        self.broker.count_still_out(lo - hi)
         if self.new_master.is_up:  # Else the new master has requeued it already.
             self.new_master.pass_on(self, [(verdict, batch.first + lo, batch.first + hi - 1)])
 
@@ -83,10 +83,10 @@ def pass_on_unacked(queue: LocalQueue, successor: AnyQueue) -> bool:
                 out.append((one.batch.first + one.lo, one.batch.first + one.hi - 1))
                 for first, last in _unmarked(one.batch, one.lo, one.hi):
                     fresh.add(first, last)
-                broker.still_out += one.count
-                one.queue, one.batch = former, Batch(one.batch.first)  # The new master has the contents.
+                broker.count_still_out(one.count)
+                one.move_to(former, Batch(one.batch.first))  # The new master has the contents.
                 if is_of_others:
-                    one.consumer = None  # Its own node subscribes it at the new master.
+                    one.forget_consumer()  # Its own node subscribes it at the new master.
     settled = [(first, min(last, through)) for first, last in merged(queue.settled) if first <= through]
     out = [(first, min(last, through)) for first, last in merged(out + settled) if first <= through]
     verdicts = [(w.UNSEEN, *pair) for pair in unseen]

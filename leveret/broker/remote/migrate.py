@@ -256,7 +256,7 @@ def take_back(broker: Broker, queue: LocalQueue) -> list[tuple[Batch, int, int]]
         for one in session.unacked.all_out():
             if one.queue is queue:
                 pieces.append((one.batch, one.lo, one.hi))
-                one.queue, one.batch = RemoteQueue(queue.spec, broker), void
+                one.move_to(RemoteQueue(queue.spec, broker), void)
     for owner_end in broker.owner_ends.values():
         for one in list(owner_end.unacked):
             if one.queue is queue:
@@ -275,7 +275,7 @@ def demote(queue: LocalQueue, successor: AnyQueue) -> None:
         take_back(broker, queue)
     consumers = queue.take_consumers()
     for pending in queue.awaiting:
-        pending.refused = True  # Their messages are in no block, and on no mirror.
+        pending.mark_refused()  # Their messages are in no block, and on no mirror.
     queue.let_go_of_all()
     for consumer in consumers:
         if not isinstance(consumer, RemoteConsumer) and cast("Subscriber", consumer).cancels_on_failover:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.answers import Got, Status, unreachable
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch
-from leveret.broker.delivery.confirms import REFUSED, Confirms, Numbers
+from leveret.broker.delivery.confirms import Confirms, Numbers
 from leveret.broker.delivery.offsets import NEXT, OFFSET, ORIGINS, STARTS, Start
 from leveret.broker.delivery.reserve import reserve
 from leveret.broker.delivery.unacked import Delivered, Unacked
@@ -176,7 +176,7 @@ class OwnerEnd:
 
     def _on_publish(self, payload: bytes) -> None:
         if self.broker.journal is not None:
-            self.broker.journal.source = self.peer
+            self.broker.journal.begin_publish(self.peer)
         at = 8
         while at < len(payload):
             number, token = w.unpack_one(w.BUNDLE, payload, at)
@@ -202,7 +202,7 @@ class OwnerEnd:
     def _on_produce(self, payload: bytes) -> None:
         """Publishes with their producers' numbers."""
         if self.broker.journal is not None:
-            self.broker.journal.source = self.peer
+            self.broker.journal.begin_publish(self.peer)
         at = 8
         while at < len(payload):
             number, token = w.unpack_one(w.BUNDLE, payload, at)
@@ -238,7 +238,7 @@ class OwnerEnd:
             raise BadFrame(f"token {token} after {pending.last - 1}")
         staged = self.broker.arrivals.staged.get(number)
         if staged is None:
-            pending.refused = REFUSED
+            pending.mark_refused()
         else:
             returns = staged.queue.extension(DeliveryLimit)
             if returns is not None:

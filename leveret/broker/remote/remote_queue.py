@@ -251,7 +251,7 @@ class RemoteQueue:
             return self.spool.accept(contents, keys, kind, size, pending)
         if self.is_late and self.parked is not None:
             if pending is not None:
-                pending.refused = REFUSED
+                pending.mark_refused()
             return False
         return self.relay(contents, keys, kind, size, pending)
 
@@ -266,7 +266,7 @@ class RemoteQueue:
         client_end = self.client_end
         if client_end is None:
             if pending is not None:
-                pending.refused = REFUSED
+                pending.mark_refused()
             return False
         self.is_hopeless = False
         client_end.publish(self, contents, keys, kind, size, pending)
@@ -283,7 +283,7 @@ class RemoteQueue:
             return self.successor.enqueue_from(origin, contents, keys, kind, size, pending)
         client_end = self.client_end
         if client_end is None:
-            pending.refused = DOUBTED
+            pending.mark_refused(DOUBTED)
             return False
         self.is_hopeless = False
         client_end.publish_from(self, origin, contents, keys, kind, size, pending)
@@ -338,7 +338,7 @@ class RemoteQueue:
                 batch = RemoteBatch(client_end, tag, messages)
                 if wanted():
                     then(Got(batch, 0, min(remaining, COUNT_MAX), self))
-                    batch.contents, batch.keys = [], []
+                    batch.drop_contents()
                 else:
                     if not no_ack:
                         client_end.settle(w.REQUEUED, tag, tag)
@@ -442,6 +442,10 @@ class RemoteQueue:
         else:
             return False
         return True
+
+    def end_detached(self) -> None:
+        """The other node is back, or this one is not to serve by itself any more."""
+        self.detached_queue = None
 
     def detached(self) -> DetachedQueue | None:
         """Returns the queue that serves clients from this node's copy while the master is unreachable, if wanted."""

@@ -94,14 +94,17 @@ class SpooledBatch(Batch):
     @classmethod
     def lent(cls, delivery: SpoolDelivery, span: Span, in_doubt: bool) -> SpooledBatch:
         batch = cls.loaded(span.batch.cut(span.lo, span.hi))
-        batch.delivery, batch.source, batch.at, batch.in_doubt = delivery, span.batch, span.lo, in_doubt
-        batch.rest, batch.lent_bytes = RangeSet([(span.first, span.last)]), batch.size
-        batch.first = SPOOLED + span.first
-        batch.logged = batch.all_logged = False  # Its reader cannot read it back, so memory keeps it.
-        batch.kinds, batch.redelivered = bytearray(map(published_kind, batch.kinds)), False
-        if in_doubt:
-            batch.mark_redelivered(0, batch.left)
+        batch._lend(delivery, span, in_doubt)
         return batch
+
+    def _lend(self, delivery: SpoolDelivery, span: Span, in_doubt: bool) -> None:
+        self.delivery, self.source, self.at, self.in_doubt = delivery, span.batch, span.lo, in_doubt
+        self.rest, self.lent_bytes = RangeSet([(span.first, span.last)]), self.size
+        self.first = SPOOLED + span.first
+        self.mark_unlogged()  # Its reader cannot read it back.
+        self.kinds, self.redelivered = bytearray(map(published_kind, self.kinds)), False
+        if in_doubt:
+            self.mark_redelivered(0, self.left)
 
     def take(self, lo: int, hi: int) -> list[Span]:
         """Take messages out of those that are lent. Returns them as the spool has them."""

@@ -223,7 +223,7 @@ class Spool(Queue):
         if not spools.may_keep(self, size) or self._turns_away(contents, keys, kind):
             self.turned_away += len(contents)
             if pending is not None:
-                pending.refused = True
+                pending.mark_refused()
             return False
         spools.activate(self)
         self.is_paced = self.flows

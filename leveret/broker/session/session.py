@@ -392,7 +392,7 @@ class Session:
         self.traffic.published += 1
         if self.broker.refusing:
             if pending is not None:
-                pending.refused = True
+                pending.mark_refused()
         elif not queues:
             self.broker.totals.unroutable += 1
             self.traffic.dropped += 1
@@ -407,7 +407,7 @@ class Session:
     ) -> None:
         broker, journal = self.broker, self.broker.journal if pending is None else None
         if journal is not None:
-            journal.source = self.who
+            journal.begin_publish(self.who)
         contents, size = [content], len(content) + MESSAGE_OVERHEAD
         shared = begin_sharing(broker, contents, size, len(queues))
         if len(queues) > 1:
@@ -418,9 +418,9 @@ class Session:
                     self.client.on_crowded(queue)
         finally:
             if shared is not None:
-                shared.contents = broker.sharing = None
+                shared.end()
         if journal is not None:
-            journal.source = ""
+            journal.end_publish()
 
     def _begin(self, then: Callable[[bool], None] | None) -> Pending | None:
         if then is None:

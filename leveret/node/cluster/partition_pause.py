@@ -65,6 +65,24 @@ class _Talk:
         self.seen = 0  # The number of the last pause that the peer has answered.
         self.owed = False  # The peer takes this node for paused: RESUMED is yet to be sent.
 
+    def on_told(self, pause: int) -> None:
+        """The peer is told of a pause of this node."""
+        self.said, self.owed = pause, True
+
+    def on_resumed(self) -> None:
+        """The peer is told that this node serves again."""
+        self.owed = False
+
+    def on_seen(self, pause: int) -> None:
+        """The peer has answered that it knows of a pause."""
+        self.seen = pause
+
+    def set_open(self, is_open: bool) -> None:
+        self.is_open = is_open
+
+    def set_paused_there(self, paused: bool) -> None:
+        self.paused_there = paused
+
 
 class PartitionPause:
     """Pauses and resumes one node. Does nothing until `begin`: before, there are no clients."""
@@ -168,7 +186,7 @@ class PartitionPause:
         if self.node.cluster.raft.membership is not self._known or self._hoping:
             self.look()
         if self.paused:
-            self.node.broker.opened_ms = self.node.broker.now_ms  # x-expires does not count while nobody could use it.
+            self.node.broker.open()  # x-expires does not count while nobody could use it.
 
     def look(self) -> None:
         """Pauses or resumes, if it is time to."""
@@ -254,24 +272,24 @@ class PartitionPause:
     # -- The other nodes -----------------------------------------------------------------------------------------
 
     def _say_paused(self, peer: str, talk: _Talk) -> None:
-        talk.said, talk.owed = self._numbers, True
+        talk.on_told(self._numbers)
         self.node.peers.send(peer, frame_types.PAUSED, _NUMBER.pack(self._numbers))
 
     def _say_resumed(self, peer: str, talk: _Talk) -> None:
         """Sends RESUMED, once no frame sent before the pause can be on its way here any more."""
         if talk.owed and talk.seen == talk.said and not self.paused:
-            talk.owed = False
+            talk.on_resumed()
             self.node.peers.send(peer, frame_types.RESUMED, b"")
         self._open(peer, talk)
 
     def _open(self, peer: str, talk: _Talk) -> None:
         if not (talk.is_open or talk.owed or talk.paused_there or self.paused):
-            talk.is_open = True
+            talk.set_open(True)
             self.node.broker.on_peer_up(peer)
 
     def _close(self, peer: str, talk: _Talk) -> None:
         if talk.is_open:
-            talk.is_open = False
+            talk.set_open(False)
             self.node.broker.on_peer_down(peer)
 
     def admits(self, peer: str, kind: int, payload: bytes) -> bool:
@@ -283,15 +301,15 @@ class PartitionPause:
         if kind not in PAUSE_FRAMES:
             return talk.is_open
         if kind == frame_types.PAUSED:
-            talk.paused_there = True
+            talk.set_paused_there(True)
             logger.warning("node %s is paused: it is not in contact with those it needs", peer)
             self._close(peer, talk)
             self.node.peers.send(peer, frame_types.PAUSE_SEEN, payload)
         elif kind == frame_types.PAUSE_SEEN:
-            (talk.seen,) = _NUMBER.unpack(payload)
+            talk.on_seen(*_NUMBER.unpack(payload))
             self._say_resumed(peer, talk)
         else:
-            talk.paused_there = False
+            talk.set_paused_there(False)
             logger.info("node %s serves again", peer)
             self._open(peer, talk)
         self.node.member_changes.look_at_all()

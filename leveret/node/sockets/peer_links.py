@@ -102,10 +102,50 @@ class _Member:
                 return wire.link.peer.uuid
         return self.address.uuid
 
-    def stop_dialing(self) -> None:
+    def move(self, address: Address) -> None:
+        self.address = address
+
+    def forget_failures(self) -> None:
+        """Dial it as soon as one that never failed."""
+        self.failures = 0
+
+    def on_up(self) -> None:
+        self.failures, self.told, self.refusal = 0, "", ""
+
+    def on_failed(self, text: str) -> None:
+        """Note why it could not be dialed; of the first failure nothing is remembered."""
+        self.told = text if self.failures else ""
+
+    def on_refused(self, refusal: str) -> None:
+        self.refusal = refusal
+
+    def begin_dial(self, dial: asyncio.Task[None]) -> None:
+        self.dial = dial
+
+    def end_dial(self) -> None:
+        self.dial = None
+
+    def begin_try(self, wire: PeerSocket) -> None:
+        self.trying = wire
+
+    def end_try(self, wire: PeerSocket) -> bool:
+        """Returns whether this connection was being tried."""
+        is_tried = self.trying is wire
+        if is_tried:
+            self.trying = None
+        return is_tried
+
+    def retry_later(self, retry: asyncio.TimerHandle) -> None:
+        self.failures += 1
+        self.retry = retry
+
+    def stop_retry(self) -> None:
         if self.retry is not None:
             self.retry.cancel()
             self.retry = None
+
+    def stop_dialing(self) -> None:
+        self.stop_retry()
         if self.dial is not None:
             self.dial.cancel()
             self.dial = None
@@ -189,8 +229,8 @@ class PeerLinks:
                 member = None
             if member is None:
                 self._members[name] = member = _Member(name, address)
-            member.address = address
-            member.failures = 0
+            member.move(address)
+            member.forget_failures()
             self._dial_now(member)
 
     def set_cluster(self, cluster: bytes) -> None:
@@ -212,7 +252,7 @@ class PeerLinks:
     def retry(self) -> None:
         """Dials all members without a link now, instead of when they are due."""
         for member in self._members.values():
-            member.failures = 0
+            member.forget_failures()
             self._dial_now(member)
 
     def unsent_bytes(self, peer: str) -> int:
@@ -259,7 +299,7 @@ class PeerLinks:
             self.cut(name, "it is barred")
         for member in list(self._members.values()):
             if member.name in free:
-                member.failures = 0
+                member.forget_failures()
                 self._dial_now(member)
 
     def flush(self) -> None:
@@ -391,9 +431,8 @@ class PeerLinks:
         member = self._members.get(wire.peer) if wire.peer is not None else None
         if member is None:
             return
-        if member.trying is wire:
-            member.trying = None
-            member.refusal = wire.refusal
+        if member.end_try(wire):
+            member.on_refused(wire.refusal)
             self._on_dial_failed(member, wire.failure)
         elif member.wires[wire.side] is wire:
             self._drop(member, wire.side, wire.failure)
@@ -442,8 +481,7 @@ class PeerLinks:
                 self._drop(member, side, "another incarnation has taken its place")
             elif other is not None and side == wire.side:
                 self._drop(member, side, "the peer began anew")
-        if member.trying is wire:
-            member.trying = None
+        member.end_try(wire)
         wire.peer = name
         member.wires[wire.side] = wire
         self._act(self._detector.on_linked(name, wire.side, wire.link.id, self._now_ms()))
@@ -545,8 +583,7 @@ class PeerLinks:
     def _on_up(self, member: _Member) -> None:
         wire = member.wires[OUT]
         assert wire is not None and wire.link.peer is not None and not wire.closed
-        member.failures = 0
-        member.told = member.refusal = ""
+        member.on_up()
         self._up[member.name] = wire
         logger.info("peer %s is up", member.name)
         self._handler.on_up(member.name, PeerInfo(wire.link.peer, wire.address, wire.link.version))
@@ -557,7 +594,7 @@ class PeerLinks:
         if wire is not None:
             wire.abort()
             if side == OUT:
-                member.refusal = wire.refusal
+                member.on_refused(wire.refusal)
         was_up = self._detector.is_up(member.name)
         self._act(self._detector.on_lost(member.name, side, reason, self._now_ms()))
         if side == OUT and was_up:
@@ -584,19 +621,16 @@ class PeerLinks:
     def _dial_now(self, member: _Member) -> None:
         if self._closing or member.dial is not None or member.trying is not None or member.wires[OUT] is not None:
             return
-        if member.retry is not None:
-            member.retry.cancel()
-            member.retry = None
-        member.dial = self._loop.create_task(self._dial(member, member.address))
+        member.stop_retry()
+        member.begin_dial(self._loop.create_task(self._dial(member, member.address)))
 
     async def _dial(self, member: _Member, address: Address) -> None:
         wire = PeerSocket(self, self._make_link(link.DIALER), OUT, member.name)
-        member.trying = wire
+        member.begin_try(wire)
         text = await connect(self._loop, wire, address.host, address.port, self._tls, self.options)
-        member.dial = None
+        member.end_dial()
         if text is not None:
-            if member.trying is wire:
-                member.trying = None
+            member.end_try(wire)
             self._on_dial_failed(member, text)
             if wire.nobody_listens and self._members.get(member.name) is member:
                 self.on_nobody_listens(member.name)
@@ -606,7 +640,7 @@ class PeerLinks:
     def _on_dial_failed(self, member: _Member, text: str) -> None:
         # While a node joins, some members know of it before others do: that is no reason to warn.
         level = logging.DEBUG if text == member.told else logging.WARNING if member.failures else logging.INFO
-        member.told = text if member.failures else ""
+        member.on_failed(text)
         address = member.address
         logger.log(level, "cannot link to %s at %s:%d: %s", member.name, address.host, address.port, text)
         self._retry(member)
@@ -618,12 +652,11 @@ class PeerLinks:
             return
         options = self.options
         longest_ms = min(options.retry_ms_min << min(member.failures, 20), options.retry_ms_max)
-        member.failures += 1
         delay_s = longest_ms * (0.5 + self._random.random() / 2) / 1000
-        member.retry = self._loop.call_later(delay_s, self._on_retry, member)
+        member.retry_later(self._loop.call_later(delay_s, self._on_retry, member))
 
     def _on_retry(self, member: _Member) -> None:
-        member.retry = None
+        member.stop_retry()
         self._dial_now(member)
 
 

@@ -29,7 +29,7 @@ from operator import attrgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from leveret.base.counters import WORDS, MessageCounters
+from leveret.base.counters import WORDS
 from leveret.broker.queue.local_queue import LocalQueue
 from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.node.system.time_slices import TimeSlices
@@ -138,12 +138,11 @@ class StatsHistory:
     def start(self) -> None:
         """Begins to sample, unless it has begun: a node without a management port need not."""
         if self._timer is None and self._task is None:
-            if self.node.broker.ended is None:
-                self.node.broker.ended = {}
+            self.node.broker.collect_ended(True)
             self._begin()
 
     def stop(self) -> None:
-        self.node.broker.ended = None
+        self.node.broker.collect_ended(False)
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
@@ -261,7 +260,7 @@ class StatsHistory:
     async def _take_ended(self) -> None:
         """Adds queues and sessions that ended for the last time. Works in slices: with a vhost, tens of thousands of
         queues may have ended since the last sample."""
-        ended, self.node.broker.ended = self.node.broker.ended or {}, {}
+        ended = self.node.broker.take_ended()
         async for one in TimeSlices().each(ended):
             if isinstance(one, LocalQueue):
                 rows = self.queues.pop(one, [])
@@ -269,7 +268,7 @@ class StatsHistory:
                 values = (*_TRAFFIC(one.totals), 0, 0)
                 if values != before:
                     self._add(one.spec, values, before)
-                one.totals = MessageCounters()  # So that nothing is counted twice.
+                one.reset_totals()  # So that nothing is counted twice.
             else:
                 self._add_session(one, counted(one), self.sessions.pop(one, []))
 

@@ -256,7 +256,7 @@ class Channel:
     ) -> None:
         journal = self.broker.journal if pending is None else None
         if journal is not None:
-            journal.source = self.who
+            journal.begin_publish(self.who)
         for queues, contents, keys in bundles:
             count = len(contents)
             self.broker.totals.published += count
@@ -269,7 +269,7 @@ class Channel:
             else:
                 self._spread(queues, contents, keys, kind, size, pending)
         if journal is not None:
-            journal.source = ""
+            journal.end_publish()
         if pending is not None and not pending.waiting:
             pending.confirms.on_complete(pending)
 
@@ -292,7 +292,7 @@ class Channel:
                     self.connection.on_crowded(queue)
         finally:
             if shared is not None:
-                shared.contents = broker.sharing = None
+                shared.end()
         if len(queues) > FEW:
             self._on_spread(len(contents) * len(queues))
 
@@ -334,7 +334,7 @@ class Channel:
         confirms = self.session.confirms
         if confirms is not None:
             pending = confirms.begin(count)
-            pending.refused = True
+            pending.mark_refused()
             confirms.on_complete(pending)
 
     def _return(self, route: Route, content: bytes) -> None:

@@ -132,7 +132,7 @@ class ProducerChannel(Channel):
         first, last = self.producer.sequence + pending.first, self.producer.sequence + pending.last
         journal = self.broker.journal
         if journal is not None:
-            journal.source = self.who
+            journal.begin_publish(self.who)
         self.broker.totals.published += len(contents)
         size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
         broker = self.broker
@@ -148,11 +148,11 @@ class ProducerChannel(Channel):
                     self.connection.on_crowded(queue)
         finally:
             if shared is not None:
-                shared.contents = broker.sharing = None
+                shared.end()
         if len(queues) > FEW:
             self._on_spread(len(contents) * len(queues))
         if journal is not None:
-            journal.source = ""
+            journal.end_publish()
         if len(self.through) > self.targets:
             self._forget_deleted()
         if not pending.waiting:

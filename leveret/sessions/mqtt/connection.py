@@ -223,6 +223,30 @@ class Connection:
     def subscription_count(self) -> int:
         return 0 if self.subscribing is None else len(self.subscribing.options)
 
+    def set_client_id(self, client_id: str) -> None:
+        self.client_id = client_id
+
+    def set_user(self, user: str) -> None:
+        self.user = user
+
+    def set_vhost(self, vhost: Vhost) -> None:
+        self.vhost = vhost
+
+    def set_keep_alive(self, seconds: int) -> None:
+        """Set how long its client may be silent, two thirds of it."""
+        self.keep_alive_s = seconds
+
+    def set_packet_max(self, packet_max: int) -> None:
+        """Set how large a packet to its client may be."""
+        self.client_packet_max = packet_max
+
+    def on_publish(self) -> None:
+        self.has_published = True
+
+    def drop_wait(self) -> None:
+        """Wait for one answer less, and go on with nothing: the connection ends."""
+        self.waits -= 1
+
     def describe(self) -> str:
         return f"{self.peer} ({self.client_id})" if self.client_id else str(self.peer)
 

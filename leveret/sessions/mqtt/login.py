@@ -67,7 +67,7 @@ class MqttLogin:
         """Raises `MqttError`."""
         connection, properties = self.connection, connect.properties
         self.connect = connect
-        connection.client_packet_max = properties.get(Prop.MAXIMUM_PACKET_SIZE, SIZE_MAX)
+        connection.set_packet_max(properties.get(Prop.MAXIMUM_PACKET_SIZE, SIZE_MAX))
         self.tells_problems = bool(properties.get(Prop.REQUEST_PROBLEM_INFO, 1))
         if Prop.AUTH_METHOD in properties:
             raise MqttError(Reason.BAD_AUTHENTICATION_METHOD, "there is no enhanced authentication")
@@ -76,7 +76,7 @@ class MqttLogin:
         if vhost is None:
             return
         self._enter(connect, vhost)
-        connection.keep_alive_s = self._keep_alive(connect)
+        connection.set_keep_alive(self._keep_alive(connect))
         self._claim(connect)
 
     def _take_client_id(self, connect: k.Connect) -> None:
@@ -88,7 +88,7 @@ class MqttLogin:
         if len(client_id.encode()) > CLIENT_ID_BYTES_MAX or "\n" in client_id or "\r" in client_id:
             text = f"a client id has at most {CLIENT_ID_BYTES_MAX} bytes, and no line breaks"
             raise MqttError(Reason.CLIENT_IDENTIFIER_NOT_VALID, text)
-        connection.client_id = client_id
+        connection.set_client_id(client_id)
 
     def _authenticate(self, connect: k.Connect) -> str | None:
         """Log the client in. Gives its vhost; None if the answer has to wait. Raises `MqttError`."""
@@ -104,7 +104,7 @@ class MqttLogin:
         if reason is None and user in limits.loopback_users and not connection.peer.is_loopback:
             reason = f"user '{user}' can only connect via localhost"
         if reason is None:
-            connection.user = user
+            connection.set_user(user)
             return vhost
         broker.totals.mqtt_logins_refused += 1
         text = f"MQTT login failed for {connection.describe()}: {reason}"
@@ -152,7 +152,7 @@ class MqttLogin:
                 raise MqttError(Reason.QUOTA_EXCEEDED, refused)
             reason = Reason.NOT_AUTHORIZED if connect.version == k.V5 else Reason.BAD_USER_NAME_OR_PASSWORD
             raise MqttError(reason, refused)
-        connection.vhost = broker.vhosts[vhost]
+        connection.set_vhost(broker.vhosts[vhost])
         self.login = broker.enter(connection, connection.user, vhost, connection.number)
         self.login.variables = {"client_id": connection.client_id}
         broker.on_connection_opened(connection, self.login)
@@ -229,7 +229,7 @@ class MqttLogin:
     def _on_claimed(self, answer: Claimed | Refusal) -> None:
         connection, connect = self.connection, self.connect
         if isinstance(answer, Refusal):
-            connection.waits -= 1
+            connection.drop_wait()
             full = answer.code == ReplyCode.PRECONDITION_FAILED
             connection.end(Reason.QUOTA_EXCEEDED if full else Reason.SERVER_UNAVAILABLE, answer.text)
             return

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from leveret.broker.client_ids.client_ids import SessionChange
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, begin_sharing
-from leveret.broker.delivery.confirms import REFUSED
 from leveret.broker.delivery.publish_numbers import Origin
 from leveret.broker.fanout import FEW
 from leveret.broker.session.checks import Refused
@@ -269,7 +268,7 @@ class Publisher:
     # -- The longer way ------------------------------------------------------------------------------------------
 
     def _on_packet(self, packet: Publish) -> None:
-        self.connection.has_published = True
+        self.connection.on_publish()
         topic = self._topic(packet)
         if Prop.SUBSCRIPTION_ID in packet.properties:
             raise protocol_error("a client sends no subscription identifier")
@@ -443,7 +442,7 @@ class Publisher:
         connection = self.connection
         broker, session, count = connection.broker, connection.session, len(contents)
         assert session is not None
-        connection.has_published = True
+        connection.on_publish()
         broker.totals.published += count
         session.traffic.published += count
         pending: Pending | None = None
@@ -454,12 +453,12 @@ class Publisher:
             self.answers.update(zip(range(pending.first, pending.last + 1), expected, strict=True))
         if broker.refusing:
             if pending is not None:
-                pending.refused = REFUSED
+                pending.mark_refused()
                 pending.confirms.on_complete(pending)
             return
         journal = broker.journal if pending is None else None
         if journal is not None:
-            journal.source = session.who
+            journal.begin_publish(session.who)
         size = sum(map(len, contents)) + MESSAGE_OVERHEAD * count
         if len(queues) > 1:
             kind |= SHARED
@@ -474,13 +473,13 @@ class Publisher:
                     connection.on_crowded(queue)
         finally:
             if shared is not None:
-                shared.contents = broker.sharing = None
+                shared.end()
         if len(queues) > FEW:
             broker.fanout.left -= count * len(queues)
             if broker.fanout.left <= 0:
                 connection.rest_from_spreading()
         if journal is not None:
-            journal.source = ""
+            journal.end_publish()
         if pending is not None and not pending.waiting:
             pending.confirms.on_complete(pending)
 

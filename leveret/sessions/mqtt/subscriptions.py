@@ -383,7 +383,7 @@ class _Subscribing:
                 self._refuse(at, Reason.TOPIC_FILTER_INVALID, str(error))
                 continue
             if shared.group and one.no_local:
-                self.connection.waits -= 1
+                self.connection.drop_wait()
                 raise protocol_error("a shared subscription with no local")
             if len(parts.options) + len(self.wanted) >= FILTERS_MAX and one.topic_filter not in parts.options:
                 self._refuse(at, Reason.QUOTA_EXCEEDED, f"more than {FILTERS_MAX} filters")

@@ -164,6 +164,23 @@ class Header:
     columns: dict[int, memoryview]
     overhead: int  # Bytes of meta that a copy of only the messages needs too.
 
+    def unpack(self, data: memoryview) -> tuple[int, int]:
+        """Take the fields from a block's head. Return which columns it has, and its checksum."""
+        (
+            self.meta_length, self.body_length, self.queue, self.epoch, self.number, self.time_ms, self.first,
+            self.next, self.delivered_through, self.count, self.body_crc, columns, self.type, self.flags, crc,
+        ) = BLOCK_HEAD.unpack_from(data)  # fmt: skip
+        return columns, crc
+
+    def set_columns(self, columns: dict[int, memoryview]) -> None:
+        self.columns = columns
+        changes = sum(len(columns.get(bit, _EMPTY)) for bit in (SETTLED, REQUEUED, COUNTS, MARKS))
+        self.overhead = self.meta_length - changes
+
+    def drop_contents(self) -> None:
+        """Take the block as one without messages: its contents are damaged, the rest of it is valid."""
+        self.count = 0
+
     @property
     def length(self) -> int:
         return self.meta_length + self.body_length
@@ -494,10 +511,7 @@ def parse_meta(data: memoryview, segment: int, offset: int) -> Header:
     if len(data) < BLOCK_HEAD.size:
         raise FormatError("cut off in a block head")
     header = Header()
-    (
-        header.meta_length, header.body_length, header.queue, header.epoch, header.number, header.time_ms, header.first,
-        header.next, header.delivered_through, header.count, header.body_crc, columns, header.type, header.flags, crc,
-    ) = BLOCK_HEAD.unpack_from(data)  # fmt: skip
+    columns, crc = header.unpack(data)
     if not BLOCK_HEAD.size <= header.meta_length <= min(len(data), META_BYTES_MAX):
         raise FormatError("block meta length is impossible")
     seed = crc32(data[: BLOCK_HEAD.size - 4], crc32(_SALT.pack(segment, offset)))
@@ -507,11 +521,8 @@ def parse_meta(data: memoryview, segment: int, offset: int) -> Header:
         raise FormatError(
             f"block has type {header.type}, flags {header.flags:#x}, columns {columns:#x}: written by a newer version"
         )
-    header.columns = _split_columns(data, header.meta_length, columns)
+    header.set_columns(_split_columns(data, header.meta_length, columns))
     _check_columns(header)
-    header.overhead = header.meta_length - len(header.columns.get(SETTLED, _EMPTY))
-    for bit in (REQUEUED, COUNTS, MARKS):
-        header.overhead -= len(header.columns.get(bit, _EMPTY))
     return header
 
 

@@ -44,17 +44,28 @@ class QueueState:
         "mirror",
     )  # fmt: skip
 
-    epoch: int
-    number: int
-    next_seq: int
-    delivered_through: int
-    floor: int
-    live: RangeSet
-    gone: RangeSet
-    redelivered: RangeSet
-    counts: dict[int, int]
-    marks: list[Mark]
-    mirror: MirrorCopy | None
+    def __init__(
+        self,
+        epoch: int,
+        number: int,
+        next_seq: int,
+        delivered_through: int,
+        floor: int,
+        live: RangeSet,
+        gone: RangeSet,
+        redelivered: RangeSet,
+    ) -> None:
+        self.epoch = epoch
+        self.number = number
+        self.next_seq = next_seq
+        self.delivered_through = delivered_through
+        self.floor = floor
+        self.live = live
+        self.gone = gone
+        self.redelivered = redelivered
+        self.counts: dict[int, int] = {}
+        self.marks: list[Mark] = []
+        self.mirror: MirrorCopy | None = None
 
 
 class CheckpointState:
@@ -126,18 +137,13 @@ def decode_checkpoint(data: bytes) -> CheckpointState:
             at += _SEGMENT.size
         queues = {}
         for _ in range(queue_count):
-            state = QueueState()
-            (
-                queue, state.epoch, state.number, state.next_seq, state.delivered_through, state.floor, *counts,
-            ) = _QUEUE.unpack_from(view, at)  # fmt: skip
+            queue, epoch, number, next_seq, delivered, floor, *counts = _QUEUE.unpack_from(view, at)
             at += _QUEUE.size
             sets = []
             for count in counts:
                 sets.append(RangeSet.unpack(view[at : at + 16 * count]))
                 at += 16 * count
-            state.live, state.gone, state.redelivered = sets
-            state.counts, state.marks, state.mirror = {}, [], None
-            queues[queue] = state
+            queues[queue] = QueueState(epoch, number, next_seq, delivered, floor, *sets)
         if version >= _VERSION_COUNTED:
             at = _decode_counts(unpack_u64(view[at:]), queues, at)
         if version >= _VERSION_MARKED:

@@ -36,6 +36,11 @@ class Share:
         self.live = 0
         self.live_bytes = 0
 
+    def add(self, live: int, live_bytes: int) -> None:
+        """Count more live messages, or fewer."""
+        self.live += live
+        self.live_bytes += live_bytes
+
 
 class Ref(NamedTuple):
     """A reference to a block."""
@@ -143,9 +148,7 @@ class ContentIndex:
 
     def append(self, first: int, span: int, live: int, segment: int, offset: int, content_bytes: int) -> None:
         """Add a new block of `live` stored messages."""
-        share = self._shares[segment]
-        share.live += live
-        share.live_bytes += content_bytes
+        self._shares[segment].add(live, content_bytes)
         self.bytes += content_bytes
         chunk = self._chunks[-1] if self._chunks else None
         if chunk is not None and first <= chunk.first[-1]:
@@ -234,9 +237,7 @@ class ContentIndex:
         chunk.live[index] = there - gone
         chunk.bytes[index] = content_bytes - gone_bytes
         chunk.extra[index] = extra - gone_extra
-        share = self._shares[chunk.segment[index]]
-        share.live -= gone
-        share.live_bytes -= gone_bytes + gone_extra
+        self._shares[chunk.segment[index]].add(-gone, -gone_bytes - gone_extra)
         self.bytes -= gone_bytes
         if gone == there:
             chunk.dead += 1
@@ -248,9 +249,7 @@ class ContentIndex:
                 chunk.segment, chunk.live, chunk.bytes, chunk.extra, strict=True
             ):
                 if live:  # The segment of a dead reference may be deleted.
-                    share = self._shares[segment]
-                    share.live -= live
-                    share.live_bytes -= content_bytes + extra
+                    self._shares[segment].add(-live, -content_bytes - extra)
         self._chunks, self._starts, self.bytes = [], array("Q"), 0
 
     def _squeeze(self, at: int) -> None:
@@ -339,13 +338,9 @@ class ContentIndex:
     def _count_shares(self, chunk: Columns) -> None:
         segment = chunk.segment[0]
         if chunk.segment.count(segment) == len(chunk):
-            share = self._shares[segment]
-            share.live += sum(chunk.live)
-            share.live_bytes += sum(chunk.bytes) + sum(chunk.extra)
+            self._shares[segment].add(sum(chunk.live), sum(chunk.bytes) + sum(chunk.extra))
             return
         for number, live, content_bytes, extra in zip(
             chunk.segment, chunk.live, chunk.bytes, chunk.extra, strict=True
         ):
-            share = self._shares[number]
-            share.live += live
-            share.live_bytes += content_bytes + extra
+            self._shares[number].add(live, content_bytes + extra)

@@ -47,7 +47,8 @@ class Entry:
         "requeued", "counts", "marks", "bytes", "leans_bytes", "serial", "block", "source", "records",
     )  # fmt: skip
 
-    def __init__(self, type: int, flags: int, queue: QueueLog) -> None:
+    def __init__(self, type: int, flags: int, queue: QueueLog, block: Block | None = None) -> None:
+        """`block`: the block that is durable once this entry is."""
         self.type = type
         self.flags = flags
         self.queue = queue
@@ -65,9 +66,36 @@ class Entry:
         self.bytes = 0  # The approximate bytes that it adds to a group.
         self.leans_bytes = 0  # Contents shared with the entry before; in another group they count as its own.
         self.serial = 0
-        self.block: Block | None = None  # The block that is durable once this entry is.
+        self.block = block
         self.source = (0, 0)  # The place to which the reference points until this is written.
         self.records: Records | None = None  # The part of `held` that is written, chosen when the write is made.
+
+    def set_head(self, epoch: int, number: int, time_ms: int, delivered_through: int = 0) -> None:
+        self.epoch, self.number, self.time_ms, self.delivered_through = epoch, number, time_ms, delivered_through
+
+    def set_changes(
+        self,
+        settled: list[tuple[int, int]],
+        requeued: list[tuple[int, int]],
+        counts: list[tuple[int, int, int]],
+        marks: list[Mark],
+    ) -> None:
+        self.settled, self.requeued, self.counts, self.marks = settled, requeued, counts, marks
+
+    def hold(self, first: int, next: int, held: Records | None) -> None:
+        """Take the block's messages, first..next-1. None: it has none, or they are in the bytes of a packed block."""
+        self.first, self.next, self.held = first, next, held
+
+    def add_bytes(self, count: int) -> None:
+        self.bytes += count
+
+    def refer_to(self, segment: int, offset: int) -> None:
+        """Note the place to which the queue's reference points until the entry is written."""
+        self.source = (segment, offset)
+
+    def forget_contents(self) -> None:
+        """Drop the contents: they are written."""
+        self.held = self.records = None
 
     def contents(self) -> Records:
         assert self.held is not None
@@ -82,14 +110,36 @@ class MirrorEntry(Entry):
 
     __slots__ = ("note", "raw", "packed", "mark", "item", "void")
 
-    def __init__(self, type: int, flags: int, queue: QueueLog) -> None:
+    def __init__(self, type: int, flags: int, queue: QueueLog, item: Unapplied | None = None) -> None:
         super().__init__(type, flags, queue)
         self.note = b""
         self.raw: tuple[bytes, bytes] | None = None  # Meta and body of a block that came as bytes.
         self.packed: Block | None = None  # The block that came as bytes.
         self.mark: int | None = None  # A number of the caller's, reported when this entry is durable.
-        self.item: Unapplied | None = None
+        self.item = item
         self.void = False  # It was cut off before it was written.
+
+    def hold_raw(self, first: int, next: int, raw: tuple[bytes, bytes], packed: Block) -> None:
+        """Take the messages of a block that came as bytes."""
+        self.hold(first, next, None)
+        self.raw, self.packed = raw, packed
+
+    def forget_raw(self) -> None:
+        self.raw = self.packed = None
+
+    def write_item(self, item: Unapplied) -> None:
+        """Write this block, which has no effect yet."""
+        self.item = item
+        item.write_by(self)
+
+    def set_note(self, note: bytes, mark: int | None = None, flags: int = 0) -> None:
+        """Add numbers of the ring, and a number of the caller's that is reported when this entry is durable."""
+        self.note, self.mark = note, mark
+        self.flags |= flags
+
+    def cut_off(self) -> None:
+        """Void the block: it was cut off before it was written."""
+        self.void = True
 
     def contents(self) -> Records:
         if self.held is None:
@@ -121,15 +171,15 @@ class Written:
 class Write:
     """Writes the gathered blocks as one group: one write, at most one sync."""
 
-    def __init__(self, folder: str, segment: int, offset: int, entries: list[Entry]) -> None:
+    def __init__(self, folder: str, segment: int, offset: int, synced: int, entries: list[Entry], sync: bool) -> None:
         self.folder = folder
         self.segment = segment
         self.offset = offset
+        self.synced = synced
         self.entries = entries
-        self.synced = 0
         self.previous_length = 0
         self.previous_crc = 0
-        self.sync = True
+        self.sync = sync
         self.sync_before: int | None = None  # The segment before, if this is the first group of a new one.
         self.open = False  # Create the segment's file, from `spare` if given.
         self.spare: int | None = None
@@ -140,6 +190,18 @@ class Write:
         self.length = 0
         self.crc = 0
         self.places: list[Written] = []
+
+    def follow(self, length: int, crc: int) -> None:
+        """Note the length of the segment before, if this is the first group of a new one, and the last checksum."""
+        self.previous_length, self.previous_crc = length, crc
+
+    def create(self, sync_before: int | None, spare: int | None) -> None:
+        """Create the segment's file first. `sync_before`: the segment before, if it is not synced."""
+        self.open, self.sync_before, self.spare = True, sync_before, spare
+
+    def overwrite(self) -> None:
+        """Note that the file has stale bytes."""
+        self.overwrites = True
 
     @property
     def blocks(self) -> list[Block]:
@@ -409,11 +471,11 @@ class Compact:
             type = SPILL if header.type == SPILL else MOVED
             plain = queue.mirror is None or type == SPILL
             entry = Entry(type, 0, queue) if plain else MirrorEntry(type, 0, queue)
-            entry.epoch, entry.number, entry.time_ms = header.epoch, header.number, header.time_ms
-            entry.first, entry.next = header.first, header.next
-            entry.held = thin(records, place.wanted)
-            entry.source = (place.segment, place.offset)
-            entry.bytes = sum(map(len, entry.held.contents))
+            entry.set_head(header.epoch, header.number, header.time_ms)
+            held = thin(records, place.wanted)
+            entry.hold(header.first, header.next, held)
+            entry.refer_to(place.segment, place.offset)
+            entry.add_bytes(sum(map(len, held.contents)))
             self.entries.append(entry)
         for queue, item, offset, length in self.items:
             self.entries.append(self._copy(disk, queue, item, offset, length))
@@ -421,13 +483,10 @@ class Compact:
     def _copy(self, disk: Disk, queue: QueueLog, item: Unapplied, offset: int, length: int) -> MirrorEntry:
         """Return a copy of a block that has no effect yet."""
         header, records = read_whole(disk, self.path, self.segment, offset, length)
-        entry = MirrorEntry(MIRRORED, COPY, queue)
-        entry.epoch, entry.number, entry.time_ms = header.epoch, header.number, header.time_ms
-        entry.first, entry.next, entry.delivered_through = header.first, header.next, header.delivered_through
-        entry.settled, entry.requeued, entry.counts = header.settled(), header.requeued(), header.counts()
-        entry.marks = header.marks()
-        entry.held = records
-        entry.item = item
-        entry.source = (self.segment, offset)
-        entry.bytes = length
+        entry = MirrorEntry(MIRRORED, COPY, queue, item)
+        entry.set_head(header.epoch, header.number, header.time_ms, header.delivered_through)
+        entry.set_changes(header.settled(), header.requeued(), header.counts(), header.marks())
+        entry.hold(header.first, header.next, records)
+        entry.refer_to(self.segment, offset)
+        entry.add_bytes(length)
         return entry

@@ -45,6 +45,19 @@ class Unapplied:
         self.entry: MirrorEntry | None = None  # It, or a copy of it, is to be written.
         self.header: Header | None = None  # Used at start only.
 
+    def become(self, state: int) -> None:
+        self.state = state
+
+    def write_by(self, entry: MirrorEntry | None) -> None:
+        """Note the entry that writes it, or a copy of it; None: it is written."""
+        self.entry = entry
+
+    def set_place(self, segment: int, offset: int, length: int, extra: int, header: Header | None = None) -> None:
+        self.segment, self.offset, self.length, self.extra, self.header = segment, offset, length, extra, header
+
+    def forget_header(self) -> None:
+        self.header = None
+
     @property
     def place(self) -> tuple[int, int]:
         return self.segment, self.offset
@@ -86,6 +99,50 @@ class MirrorCopy:
         self.blocks: list[Block] = []  # The blocks of `tail`.
         self.broken = False  # A record is missing: all later ones are void.
         self.reached = (0, 0)  # The place of the last good record.
+
+    def number_from(self, serial: int) -> None:
+        """Give the next record a higher number than this."""
+        self.serial = serial
+
+    def next_serial(self) -> int:
+        """Return the number of the next record, which is being written."""
+        self.serial += 1
+        self.begun = True
+        return self.serial
+
+    def on_record(self, serial: int, place: tuple[int, int]) -> None:
+        """At the start: take over a record."""
+        self.serial, self.begun, self.reached = serial, True, place
+
+    def reach(self, place: tuple[int, int]) -> None:
+        self.reached = max(self.reached, place)
+
+    def break_off(self) -> None:
+        """Take all later records as void: one is missing."""
+        self.broken = True
+
+    def set_disk(self, disk: int) -> None:
+        self.disk = disk
+
+    def advance(self, number: int) -> None:
+        """Note that the block with this number has taken effect, the next one."""
+        self.base = number
+
+    def on_piece(self, upto: int, read_at: int) -> None:
+        """Note that all messages up to this one are there, while the copy is filled."""
+        self.after, self.read_at, self.marked = upto, read_at, not self.complete
+
+    def on_complete(self, read_at: int) -> None:
+        self.complete, self.read_at, self.marked = True, read_at, False
+
+    def release(self) -> None:
+        """End the mirroring of the queue."""
+        self.released = True
+
+    def lack(self, bound: int, have: Pairs) -> None:
+        """Have the copy filled up to this message, except for the ranges in `have`."""
+        self.complete, self.cut, self.bound, self.after, self.have = False, self.base, bound, 0, have
+        self.marked = False
 
     @property
     def end(self) -> int:
@@ -167,12 +224,7 @@ class MirrorCopy:
         if len(numbers) < _HEAD_FIELDS:
             raise FormatError("a mirrored queue is cut off")
         mirror = cls()
-        (
-            queue, mirror.serial, mirror.base, flags, mirror.read_at, mirror.cut, mirror.bound, mirror.after,
-            mirror.disk, *counts,
-        ) = numbers[:_HEAD_FIELDS]  # fmt: skip
-        mirror.complete, mirror.begun, mirror.released = bool(flags & 1), bool(flags & 2), bool(flags & 4)
-        mirror.marked = bool(flags & 8)
+        queue, *counts = mirror._unpack_head(numbers[:_HEAD_FIELDS])
         at = _HEAD_FIELDS
         if len(numbers) != at + 2 * sum(counts[:3]) + _ITEM_FIELDS * counts[3]:
             raise FormatError("a mirrored queue's parts do not fit")
@@ -181,9 +233,23 @@ class MirrorCopy:
             flat = numbers[at : at + 2 * count]
             sections.append(list(zip(flat[::2], flat[1::2], strict=True)))
             at += 2 * count
-        mirror.history, mirror.have, mirror.void = sections[0], tuple(sections[1]), set(sections[2])
+        history, have, void = sections
+        mirror._unpack_sections(history, tuple(have), set(void))
         for start in range(at, len(numbers), _ITEM_FIELDS):
             item = Unapplied(*numbers[start : start + 5])
-            item.segment, item.offset, item.length, item.extra = numbers[start + 5 : start + _ITEM_FIELDS]
+            segment, offset, length, extra = numbers[start + 5 : start + _ITEM_FIELDS]
+            item.set_place(segment, offset, length, extra)
             mirror.tail.append(item)
         return queue, mirror
+
+    def _unpack_head(self, numbers: array[int]) -> list[int]:
+        """Return the queue, and the lengths of the sections."""
+        (
+            queue, self.serial, self.base, flags, self.read_at, self.cut, self.bound, self.after, self.disk, *counts,
+        ) = numbers  # fmt: skip
+        self.complete, self.begun, self.released = bool(flags & 1), bool(flags & 2), bool(flags & 4)
+        self.marked = bool(flags & 8)
+        return [queue, *counts]
+
+    def _unpack_sections(self, history: list[tuple[int, int]], have: Pairs, void: set[tuple[int, int]]) -> None:
+        self.history, self.have, self.void = history, have, void

@@ -41,6 +41,31 @@ class QueueLog:
         self.floor = 0  # Blocks in segments before this one are void: the queue was forgotten since.
         self.mirror: MirrorCopy | None = None  # If the queue is mirrored: then the above is the sum of applied blocks.
 
+    def restore(
+        self,
+        floor: int,
+        live: RangeSet,
+        gone: RangeSet,
+        redelivered: RangeSet,
+        counts: dict[int, int],
+        mirror: MirrorCopy | None,
+    ) -> None:
+        """Take over what a checkpoint has."""
+        self.floor, self.live, self.gone, self.redelivered = floor, live, gone, redelivered
+        self.counts, self.mirror = counts, mirror
+
+    def begin_at(self, segment: int) -> None:
+        """Take blocks in earlier segments as void."""
+        self.floor = segment
+
+    def set_mirror(self, mirror: MirrorCopy) -> MirrorCopy:
+        self.mirror = mirror
+        return mirror
+
+    def drop_other_counts(self) -> None:
+        """Drop the counts of messages that are not stored."""
+        self.counts = {number: count for number, count in self.counts.items() if number in self.live}
+
     @property
     def count(self) -> int:
         return self.live.count

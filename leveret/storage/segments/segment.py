@@ -280,7 +280,7 @@ def _salvage(
             else:
                 scan.damages.append(body_damage(path, at + place, header))
                 if header.type < MIRRORED:  # The log of a mirrored queue ends before the damage: see `mirror_recovery`.
-                    header.count = 0  # Settles and numbers of a block are valid even if its contents are not.
+                    header.drop_contents()  # Settles and numbers of a block are valid even if its contents are not.
                     scan.index.apply(header, at + place, meta)
         place += header.length
     if len(scan.damages) == before:

@@ -92,6 +92,17 @@ class Session:
 
     # -- Asking --------------------------------------------------------------------------------------------------
 
+    def begin(self, given_s: float | None = None) -> None:
+        """Begin a question that has its own time: what -t says, or what is given here."""
+        self.started_s = time.monotonic()
+        if given_s is not None:
+            self.given_s = given_s
+
+    def speak_by(self, say: Callable[[str], None]) -> Callable[[str], None]:
+        """Set how banners are printed. Returns how they were."""
+        before, self.speak = self.speak, say
+        return before
+
     def timeout_s(self, default_s: float) -> float:
         return default_s if self.given_s is None else self.given_s
 

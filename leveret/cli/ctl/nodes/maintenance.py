@@ -106,12 +106,12 @@ def leave_cluster(session: Session, given: Given) -> Output:
 
 def _ask(session: Session, command: str, arguments: dict[str, Any] | None = None) -> Any:
     """One of many questions, each of which has its own time."""
-    session.started_s, session.given_s = time.monotonic(), ASK_S
+    session.begin(ASK_S)
     return session.ask(command, arguments)
 
 
 def _ask_long(session: Session, command: str, arguments: dict[str, Any]) -> Any:
-    session.started_s, session.given_s = time.monotonic(), DRAIN_S
+    session.begin(DRAIN_S)
     return session.ask_with_progress(command, arguments)
 
 

@@ -47,13 +47,13 @@ def report(session: Session, given: Given) -> Output:
 
 def _part(session: Session, run: Run, given: Given) -> None:
     """One list. A node that does not know one thing may well know the next."""
-    speak, session.speak = session.speak, print  # Each list is headed by what it is, also if the report is to be quiet.
+    speak = session.speak_by(print)  # Each list is headed by what it is, also if the report is to be quiet.
     try:
         print()
         for line in _told(session, run, given):
             print(line)
     finally:
-        session.speak = speak
+        session.speak_by(speak)
 
 
 def _told(session: Session, run: Run, given: Given) -> Iterator[str]:

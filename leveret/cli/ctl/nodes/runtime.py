@@ -66,10 +66,10 @@ def log_tail_stream(session: Session, given: Given) -> Output:
     duration_s = float(given.text("duration", "inf"))
     end_s = time.monotonic() + duration_s
     session.banner(f"Streaming logs from node {session.name} ...", now=True)
-    session.started_s = time.monotonic()
+    session.begin()
     at = session.ask("log_tail", {"lines": 1})["end"]
     while time.monotonic() < end_s:
-        session.started_s = time.monotonic()  # Each question has the time that -t gives.
+        session.begin()  # Each question has the time that -t gives.
         answer = session.ask("log_tail", {"lines": 1, "after": at})
         at = answer["end"]
         for line in answer["lines"]:

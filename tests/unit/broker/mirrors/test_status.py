@@ -111,7 +111,7 @@ def test_a_queue_is_syncing_while_a_mirror_that_runs_is_to_be_filled(
     number = unsynced(rings)
     mirror = rings.copy("a", number)
     mirror.member.options = replace(mirror.member.options, filling=policy)
-    mirror.ordered = ordered
+    mirror.member.ordered = ordered
     assert is_syncing(mirror) is syncing
     assert state(mirror) == ("syncing" if syncing else "running")
     mirror.member.links.discard("b")

@@ -26,12 +26,17 @@ class World:
         self.broker = SimpleNamespace(
             queues_by_id={}, connections={}, sessions={}, vhosts=self.vhosts, totals=NodeCounters(), ended={}, now_ms=0
         )
+        self.broker.take_ended = self._take_ended
         alarms = SimpleNamespace(memory_used_bytes=1, disk_free_bytes=2)
         storage = SimpleNamespace(log=SimpleNamespace(appended_bytes=3))
         settings = SimpleNamespace(statistics_interval_ms=5_000)
         node = SimpleNamespace(settings=settings, broker=self.broker, alarms=alarms, clients={}, storage=storage)
         self.samples = StatsHistory(cast(Any, node))
         self.tick = 100
+
+    def _take_ended(self) -> dict[Any, None]:
+        ended, self.broker.ended = self.broker.ended, {}
+        return ended
 
     def queue(self, number: int, name: str = "q") -> Queue:
         queue = Queue(QueueSpec(number, "/", f"{name}{number}", node="n"), cast(Any, Host()))

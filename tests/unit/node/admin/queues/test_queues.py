@@ -58,7 +58,7 @@ async def test_a_mirror_that_lacks_messages_and_its_progress(rings: Rings) -> No
     rings.publish("one@host", "q", 2)
     columns = ["state", "slave_pids", "synchronised_slave_pids", "sync_messages", "messages"]
     assert await everywhere(rings, columns) == [["running", [f"<two@host.2.{number}.0>"], [], "", 7]]
-    rings.copy("one@host", number).ordered = True
+    rings.copy("one@host", number).member.ordered = True
     rings.copy("two@host", number).member.filling.wanted = True
     assert await everywhere(rings, columns) == [["syncing", [f"<two@host.2.{number}.0>"], [], 2, 7]]
     rings.kill("three@host")
