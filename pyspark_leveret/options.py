@@ -253,7 +253,7 @@ class Options:
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise BadOption(f"option 'subscribePattern' is no regular expression: {error}") from None
+                raise BadOption(f"option 'subscribePattern' is not a regular expression: {error}") from None
             return (), pattern
         queues = tuple(dict.fromkeys(_names(names or "")))
         if not queues:

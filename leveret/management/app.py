@@ -174,7 +174,7 @@ class Management:
         try:
             urls: dict[str, str] = await self.server.control.at(name, "management_urls", {})
         except (NoAnswer, Refused) as error:
-            logger.info("where %s has its management port is not known: %s", name, error)
+            logger.info("the management port of %s is not known: %s", name, error)
             return {}
         if urls:
             self._urls[name] = (run, urls)

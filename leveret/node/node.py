@@ -215,7 +215,8 @@ class Node(consensus.ConsensusNode):
             return
         if kept is not None:
             logger.warning(
-                "the cluster's %s is %.80r, which is no id: the cluster gets a new one. Nothing else depends on it.",
+                "the cluster's %s is %.80r, which is not an id: the cluster gets a new one. Nothing else depends "
+                "on it.",
                 CLUSTER_ID,
                 kept,
             )
@@ -266,8 +267,8 @@ class Node(consensus.ConsensusNode):
         try:
             self._turn()
         except Exception as error:
-            logger.exception("a turn failed")
-            self.on_fatal(f"a turn failed: {error!r}")
+            logger.exception("internal error in a turn of the event loop; the node stops")
+            self.on_fatal(f"internal error in a turn of the event loop: {error!r}")
 
     def _turn(self) -> None:
         broker = self.broker

@@ -351,7 +351,7 @@ class Server:
             except (CallFailed, ValueError) as error:
                 if str(error) != told:
                     told = str(error)
-                    logger.warning("asking %s to be let in: %s; trying again", join_address(*address), told)
+                    logger.warning("cannot join by way of %s: %s; trying again", join_address(*address), told)
                 continue
             if "error" in answer:
                 raise StartFailed(f"{join_address(*address)} does not let this node in: {answer['error']}")

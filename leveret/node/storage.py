@@ -250,9 +250,9 @@ class Storage:
                 self.log.on_done(job)
                 self.maintain()
             elif isinstance(error, OSError | LogDamaged) and self.log.on_failed(job, error) == "retry":
-                logger.warning("upkeep of the log failed, will be tried again: %s", error)
+                logger.warning("maintenance of the message log failed, and is tried again: %s", error)
             else:
-                self._fail(f"upkeep of the log failed: {error!r}")
+                self._fail(f"maintenance of the message log failed: {error!r}")
             self.on_turn()
 
         self.background.submit(lambda: job.perform(self.disk), on_done)
@@ -272,7 +272,7 @@ class Storage:
         def on_done(error: Exception | None) -> None:
             self.releasing = False
             if error is not None:
-                logger.error("freed memory could not be given back: %r", error)
+                logger.error("freed memory could not be returned to the system: %r", error)
             then()
 
         self.background.submit(self.environment.release_memory, on_done)
@@ -283,7 +283,7 @@ class Storage:
         def on_read(runs: list[Run] | None, following: int) -> None:
             if runs is None:
                 # The queue stops at messages that cannot be read; all others go on. Skipping would lose messages.
-                logger.error("%s stands still, its messages cannot be read back", queue)
+                logger.error("%s delivers nothing more: its messages cannot be read from the log", queue)
                 return
             queue.on_loaded(gap, runs, following)
             then()

@@ -153,7 +153,8 @@ class MirrorLog:
     def _hold_raw(entry: MirrorEntry, block: Block, raw: tuple[bytes, bytes]) -> tuple[int, int]:
         fields = BLOCK_HEAD.unpack_from(raw[0])
         if fields[0] != len(raw[0]) or fields[1] != len(raw[1]):
-            raise FormatError("a block that is not what its head says")  # Its checksum was checked when it arrived.
+            # Its checksum was checked when it arrived.
+            raise FormatError("a block whose length is not that in its head")
         entry.hold_raw(fields[6], fields[7], raw, block)
         return fields[1], fields[9]
 

@@ -1,4 +1,4 @@
-"""Machines decide, shells act: what decides can neither wait, nor look at a clock, nor roll rng, nor touch a disk.
+"""Machines decide, shells act: what decides does not wait, look at a clock, draw random numbers or touch a disk.
 
 Only so can the simulation run a whole cluster in virtual time and replay a failure from its seed. One import is enough
 to lose that, and nothing else would notice.

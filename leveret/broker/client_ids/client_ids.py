@@ -306,7 +306,7 @@ class ClientIds:
                 holding.then(applied.refused)
             else:
                 is_gone = row.vhost not in self.broker.metadata.vhosts
-                full = Refusal(406, f"vhost '{row.vhost}' has as many sessions as it may")
+                full = Refusal(406, f"vhost '{row.vhost}' has reached its limit of sessions")
                 holding.then(no_vhost(row.vhost) if is_gone else full)
 
     def _abandon(self, token: int) -> None:

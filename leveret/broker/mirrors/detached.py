@@ -325,7 +325,8 @@ class DetachedQueue(OrderedQueue):
 
         def then(runs: list[Run] | None, following: int) -> None:
             if runs is None:  # As any queue, it delivers nothing beyond what cannot be read.
-                self.detachment.note("error", f"{self} stands still, its messages cannot be read")
+                text = "its messages cannot be read from this node's copy"
+                self.detachment.note("error", f"{self} delivers nothing more: {text}")
                 return
             self.on_loaded(gap, runs, following)
             self.detachment.broker.on_loaded(self)
@@ -385,7 +386,7 @@ class DetachedQueue(OrderedQueue):
         was_full = self.is_full
         self.is_full = not note_range(state, kind, ranges, first, last)
         if self.is_full and not was_full:
-            self.detachment.note("warning", f"{self} hands out nothing more: its record of what was settled is full")
+            self.detachment.note("warning", f"{self} delivers nothing more: its record of settled messages is full")
         self.host.dirty[self] = None
 
     def verdicts(self) -> list[tuple[int, int, int]]:

@@ -130,7 +130,7 @@ class Detachment:
         entries = w.unpack_all(w.VERDICT, payload[w.DETACHED_HEAD.size :])
         verdicts = [(verdict, first, last) for verdict, first, last in entries]
         if any(verdict not in (*RESERVED, w.REQUEUED) or first > last for verdict, first, last in verdicts):
-            raise BadFrame("what is said of messages is not known")
+            raise BadFrame("an unknown verdict on messages")
         return DetachedRecord(anchors, verdicts)
 
     def tick(self) -> None:

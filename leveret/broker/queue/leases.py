@@ -131,7 +131,7 @@ class Leases(Extension):
                 return Refusal(406, f"a lease's name is UTF-8 of 1 to {NAME_BYTES_MAX} bytes")
             lease = self.closed.pop(name, None) or Lease(name)
             if not self._has_room(lease):
-                return Refusal(406, f"{self._of()} has as many leases as it can have")
+                return Refusal(406, f"{self._of()} has reached the limit of leases")
             lease.timeout_ms = TIMEOUT_MS
             self.all[name] = lease
             changed = True

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from leveret.base.counters import MessageCounters
 from leveret.base.range_set import Wanted, merged
+from leveret.base.visible_text import visible
 from leveret.broker.delivery.answers import Status
 from leveret.broker.delivery.confirms import NEVER
 from leveret.broker.delivery.extension import Extensions
@@ -114,6 +115,10 @@ class LocalQueue:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.spec.vhost!r}, {self.spec.name!r})"
+
+    def __str__(self) -> str:
+        """Return what the node's log calls it."""
+        return visible(resource("queue", self.spec.name, self.spec.vhost))
 
     # -- State --------------------------------------------------------------------------------------------------------
 

@@ -317,11 +317,11 @@ class Arrivals:
             return Refusal(406, "this node is still starting; try again when it has")
         known = self.broker.queues_by_id.get(number)
         if known is None or known.is_local or known.spec.node != peer:
-            return Refusal(406, "this node knows nothing of such a queue there")
+            return Refusal(406, "this node does not know that queue at that node")
         if number in self.staged:
             self.drop(number)
         if self.broker.now_ms - self.dropped_ms.get(number, -AGAIN_MS) < AGAIN_MS:
-            return Refusal(406, "an earlier attempt is still being cleared away; try again in some seconds")
+            return Refusal(406, "an earlier move is still being undone; try again in some seconds")
         queue = self.broker.make_queue(known.spec)
         assert isinstance(queue, Queue)  # Streams do not move: see `move`.
         queue.number_from(first)
@@ -369,7 +369,7 @@ def move(queue: AnyQueue, to: str, then: Callable[[str | None], None]) -> None:
     elif not isinstance(queue, Queue):
         then("a stream goes with its members only: its messages must keep their offsets")
     elif is_hidden_queue(queue.spec.name):
-        then("what is delayed goes with its members only: it would lose the times at which it came")
+        then("a queue of delayed messages moves as a mirrored queue only: else the times of its messages were lost")
     elif queue.departure is not None:
         then("it is being moved already")
     elif queue.access is not Access.OPEN:

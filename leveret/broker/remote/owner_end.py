@@ -374,7 +374,8 @@ class OwnerEnd:
 
         def then(safe: bool) -> None:
             if self.is_up:
-                self._answer(number) if safe else self._refuse(number, Refusal(406, "the queue did not come whole"))
+                incomplete = Refusal(406, "not all messages of the queue have arrived")
+                self._answer(number) if safe else self._refuse(number, incomplete)
 
         self.broker.arrivals.bring(queue_id, marks, then)
 

@@ -179,7 +179,7 @@ class RetainedMessages:
             self.waiting_bytes -= waiting.size
             refused = applied.refused
             if refused is None and place in full:
-                refused = Refusal(406, f"vhost '{place[0]}' has as many retained messages as it may")
+                refused = Refusal(406, f"vhost '{place[0]}' has reached its limit of retained messages")
             self.refused += refused is not None
             for then in waiting.thens:
                 then(refused)

@@ -154,7 +154,8 @@ class HttpConnection(asyncio.Protocol):
         server.unauthenticated.add(self, self._peer()[0])
         self._arm(server.limits.request_s, self._on_late)
         if is_full:
-            logger.warning("refused a connection from %s: there are %d", self._peer()[0], server.limits.connections)
+            most = server.limits.connections
+            logger.warning("refused a connection from %s: there are %d already", self._peer()[0], most)
             self.is_last = True
             self._answer_now(Problem(503, "service_unavailable", "too many connections").response())
 
@@ -242,7 +243,8 @@ class HttpConnection(asyncio.Protocol):
             self._refuse_body()
         elif counted and server.held_bytes > server.limits.bodies_bytes:
             self.is_last = True
-            logger.warning("refused a body from %s: all have %d bytes", self._peer()[0], server.held_bytes)
+            text = "refused a request from %s: the bodies of all requests have %d bytes already"
+            logger.warning(text, self._peer()[0], server.held_bytes)
             self._answer_now(Problem(503, "service_unavailable", "too many large requests at once").response())
         else:
             self.body.append(data)
@@ -438,4 +440,4 @@ class HttpConnection(asyncio.Protocol):
         if self.h11.their_state is h11.IDLE and not self.h11.trailing_data[0]:
             self.transport.close()  # Nothing was asked.
         else:
-            self._answer_now(Problem(408, "request_timeout", "the request did not come to its end in time").response())
+            self._answer_now(Problem(408, "request_timeout", "the request was not complete in time").response())

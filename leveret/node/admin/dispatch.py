@@ -164,7 +164,7 @@ class Control:
         """Runs a command and returns its result. Raises Refused, and nothing else."""
         command = self.commands.get(name)
         if command is None:
-            raise Refused(USAGE, f"this node knows no command '{name}'")
+            raise Refused(USAGE, f"this node does not know the command '{name}'")
         checked = command.checked(arguments)
         self._check_when(command.when)
         try:
@@ -256,7 +256,7 @@ def _parse(payload: bytes) -> tuple[str, dict[str, Any], str | None]:
     try:
         asked = json.loads(payload)
     except (ValueError, RecursionError) as error:
-        raise Refused(USAGE, f"no JSON: {error}") from None
+        raise Refused(USAGE, f"not valid JSON: {error}") from None
     if not isinstance(asked, dict) or not isinstance(asked.get("command"), str):
         raise Refused(USAGE, 'a control call is an object with "command" and "arguments"')
     arguments = asked.get("arguments", {})

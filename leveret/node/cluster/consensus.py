@@ -311,8 +311,8 @@ class Consensus:
         try:
             self._drive()
         except Exception as error:  # A committed entry may be half applied, so the node has to stop.
-            logger.exception("driving the consensus failed")
-            self._fail(f"driving the consensus failed: {error!r}")
+            logger.exception("internal error in the driver of Raft; the node stops")
+            self._fail(f"internal error in the driver of Raft: {error!r}")
         finally:
             self.driving = False
         self.peers.flush()
@@ -463,7 +463,7 @@ class Consensus:
 
     def _restore(self, snapshot: Snapshot) -> None:
         """Replaces the metadata by the leader's, which sent it because this node was away for too long, or is new."""
-        logger.info("metadata taken over from the leader, as of entry %d", snapshot.meta.index)
+        logger.info("received the metadata from the leader, as of entry %d", snapshot.meta.index)
         before = self.metadata.frozen()
         self.metadata.restore(snapshot.data)
         self.applied_index = snapshot.meta.index

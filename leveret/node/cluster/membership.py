@@ -261,7 +261,7 @@ class Cluster:
         if voters and not self.is_voter and self.me.id in membership.ids:
             # This node was stopped while the other went on alone, and does not have what was committed since.
             return (
-                f"this node does not count: when it stopped, {', '.join(voters)} went on without it, and has what was "
+                f"this node is not a voter: when it stopped, {', '.join(voters)} went on without it, and has what was "
                 "agreed on since. Start that node. If it will never return, stop this node's app and see: leveretctl "
                 "help force_boot; what only that node has is lost then"
             )
@@ -335,7 +335,7 @@ class Cluster:
         )
         loses_clients = any(one.node == name for one in (*metadata.sessions, *metadata.leaving.values()))
         if loses_queues or loses_clients:
-            logger.info("node %s is gone: its exclusive and transient queues go too", name)
+            logger.info("node %s is down: its exclusive and transient queues are deleted", name)
             self.consensus.proposals.propose(c.NodeStarted(name), lambda applied: None)
 
     # -- Membership ------------------------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ class Cluster:
         namesake = next((one for one in membership.members if one.name == member.name), None)
         if replaces is not None:
             await self.change_membership(Replace(self._former(member.name, namesake, replaces), member))
-            logger.info("node %s at %s takes the place of its former self", member.name, member.address)
+            logger.info("node %s at %s replaces its former incarnation", member.name, member.address)
             return
         if namesake is not None:
             if namesake.id in membership.voter_ids:
@@ -543,12 +543,12 @@ class Cluster:
         try:
             data = await self.peers.call(split_address(leader.address), kind, json.dumps(request).encode(), seconds)
         except CallFailed as error:
-            logger.info("asking %s, which leads, failed: %s", leader.name, error)
+            logger.info("the leader, %s, cannot be asked: %s", leader.name, error)
             return {}
         try:
             return read_object(data)
         except ValueError as error:
-            logger.warning("the answer of %s, which leads, cannot be read: %s", leader.name, error)
+            logger.warning("the answer of the leader, %s, cannot be read: %s", leader.name, error)
             return {}
 
     async def answer(self, kind: int, request: dict[str, Any]) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class PartitionPause:
             except (
                 partition_handling.BadHandling
             ) as error:  # Set by another version of Leveret: this version refuses the command.
-                logger.error("%s: %s; the configuration holds: %s", partition_handling.PARAMETER, error, handling)
+                logger.error("%s: %s; the configured value is used: %s", partition_handling.PARAMETER, error, handling)
         self.node.broker.partition_handling = handling
         if handling == self.partitions.handling:
             return
@@ -150,7 +150,7 @@ class PartitionPause:
 
     def tell_meaning(self) -> None:
         if self.handling.strategy is Strategy.AUTOUPGRADE:
-            logger.warning("cluster_partition_handling = autoupgrade is taken for autoheal")
+            logger.warning("cluster_partition_handling = autoupgrade is treated as autoheal")
 
     # -- Links to other nodes ------------------------------------------------------------------------------------
 
@@ -302,7 +302,7 @@ class PartitionPause:
             return talk.is_open
         if kind == frame_types.PAUSED:
             talk.set_paused_there(True)
-            logger.warning("node %s is paused: it is not in contact with those it needs", peer)
+            logger.warning("node %s is paused: it cannot reach the nodes that it needs", peer)
             self._close(peer, talk)
             self.node.peers.send(peer, frame_types.PAUSE_SEEN, payload)
         elif kind == frame_types.PAUSE_SEEN:

@@ -189,7 +189,7 @@ class TwoNodes:
 
     def _dismiss(self, name: str, member_id: str) -> None:
         if self.cluster.raft.dismiss(member_id):
-            logger.warning("node %s is lost: this node leads, and goes on alone", name)
+            logger.warning("node %s is lost: this node is the leader, and goes on alone", name)
 
     def tick(self) -> None:
         cluster = self.cluster
@@ -215,7 +215,7 @@ class TwoNodes:
         before, self.last_other = self.last_other, self.other
         voters = self.cluster.raft.membership.voters
         if before is not None and self.last_other is None and [one.id for one in voters] == [self.cluster.me.id]:
-            logger.warning("this node counts alone, and %s does not until it is back", before.name)
+            logger.warning("this node is the only voter until %s is back", before.name)
 
     # -- Proofs --------------------------------------------------------------------------------------------------
 
@@ -286,7 +286,7 @@ class TwoNodes:
             await cluster.at_leader(REST, {"name": cluster.me.name})
             await cluster.until(lambda: not cluster.is_voter and cluster.raft.log.is_membership_committed)
         except AdminError as error:
-            logger.warning("this node stops, and still counts: %s", error)
+            logger.warning("this node stops, and is still a voter: %s", error)
 
     async def let_rest(self, name: str) -> None:
         """Makes one of two voters, which is about to stop, a learner; only the leader can. Raises `AdminError`,
@@ -302,7 +302,7 @@ class TwoNodes:
             return
         self.resting.add(other.id)
         await cluster.change_membership(Demote(other.id))
-        logger.info("node %s stops: the other one counts alone until it is back", name)
+        logger.info("node %s stops: the other one is the only voter until it is back", name)
 
     # -- By an operator's command --------------------------------------------------------------------------------
 

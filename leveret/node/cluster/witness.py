@@ -158,7 +158,7 @@ class Witness(consensus.ConsensusNode):
                 answer = {}
                 if str(error) != told:
                     told = str(error)
-                    logger.warning("asking %s to be let in: %s; trying again", join_address(*address), told)
+                    logger.warning("cannot join by way of %s: %s; trying again", join_address(*address), told)
             if "error" in answer:
                 delete_note(disk, WITNESS_FILE)
                 raise NoStart(f"{join_address(*address)} does not let this witness in: {answer['error']}")

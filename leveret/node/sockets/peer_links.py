@@ -272,7 +272,7 @@ class PeerLinks:
         try:
             wire.link.send(kind, payload)
         except link.TooLarge as error:  # The peer has another `max_message_size`. Only this link ends.
-            logger.error("the link with %s is given up: %s", peer, error)
+            logger.error("closing the link to %s: %s", peer, error)
             wire.abort()
             return False
         if not wire.dirty:

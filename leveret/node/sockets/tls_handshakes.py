@@ -136,7 +136,7 @@ class TlsHandshakes:
         try:
             await self.loop.connect_accepted_socket(accept, client, ssl=tls, ssl_handshake_timeout=seconds)
         except OSError as error:  # Among them SSLError, which `tls_failures` has logged.
-            logger.debug("a TLS handshake came to nothing: %s", error)
+            logger.debug("a TLS handshake failed: %s", error)
         finally:
             self._under_way.discard(client)
 
@@ -147,7 +147,7 @@ class TlsHandshakes:
         count = self._under_way.to_tell(self.loop.time())
         if count:
             logger.warning(
-                "%d connections were closed in their TLS handshake, or before it: there are %d at a time",
+                "%d connections were closed before or during their TLS handshake: at most %d may be under way",
                 count,
                 self.handshakes_max,
             )

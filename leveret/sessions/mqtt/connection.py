@@ -586,5 +586,5 @@ class Connection:
             self.received_ms += max(now_ms - self.ticked_ms - self.keep_alive_s * 1_000, 0)
         self.ticked_ms = now_ms
         if self.keep_alive_s and self.life is Life.RUNNING and now_ms - self.received_ms > self.keep_alive_s * 1_500:
-            self.end(Reason.KEEP_ALIVE_TIMEOUT, f"nothing came for {self.keep_alive_s * 3 // 2} seconds")
+            self.end(Reason.KEEP_ALIVE_TIMEOUT, f"no packet for {self.keep_alive_s * 3 // 2} seconds")
         return True

@@ -177,6 +177,12 @@ class Connection:
     def rest(self) -> bytes:
         return bytes(self.inbox.kept)
 
+    def log_in(self, user: str, vhost: Vhost) -> None:
+        self.user, self.vhost = user, vhost
+
+    def on_publish(self) -> None:
+        self.has_published = True
+
     def describe(self) -> str:
         return f"{self.peer} ({self.user})" if self.user else str(self.peer)
 

@@ -106,8 +106,7 @@ class StompLogin:
             broker.node.note("connection", "error", visible(text))
             denied = f"Virtual host '{vhost}' access denied"
             raise StompError("Bad CONNECT", refused if "limit" in refused and vhost in broker.vhosts else denied)
-        connection.user = self.auth_login
-        connection.vhost = broker.vhosts[vhost]
+        connection.log_in(self.auth_login, broker.vhosts[vhost])
         login = broker.enter(connection, connection.user, vhost, connection.number)
         broker.on_connection_opened(connection, login)
         session_id = broker.unique_name("session-")

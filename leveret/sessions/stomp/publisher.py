@@ -22,7 +22,6 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, begin_sharing
-from leveret.broker.delivery.confirms import REFUSED
 from leveret.broker.fanout import FEW
 from leveret.broker.session.session import arguments_of
 from leveret.protocol import frames
@@ -248,7 +247,7 @@ class Publisher:
         connection = self.connection
         broker, session, count = connection.broker, connection.session, len(contents)
         assert session is not None and session.confirms is not None
-        connection.has_published = True
+        connection.on_publish()
         broker.totals.published += count
         session.traffic.published += count
         pending: Pending | None = None
@@ -257,12 +256,12 @@ class Publisher:
             self.answers.update(zip(range(pending.first, pending.last + 1), expected, strict=True))
         if broker.refusing:
             if pending is not None:
-                pending.refused = REFUSED
+                pending.mark_refused()
                 session.confirms.on_complete(pending)
             return
         journal = broker.journal if pending is None else None
         if journal is not None:
-            journal.source = session.who
+            journal.begin_publish(session.who)
         size = sum(map(len, contents)) + MESSAGE_OVERHEAD * count
         if len(queues) > 1:
             kind |= SHARED
@@ -273,13 +272,13 @@ class Publisher:
                     connection.on_crowded(queue)
         finally:
             if shared is not None:
-                shared.contents = broker.sharing = None
+                shared.end()
         if len(queues) > FEW:
             broker.fanout.left -= count * len(queues)
             if broker.fanout.left <= 0:
                 connection.rest_from_spreading()
         if journal is not None:
-            journal.source = ""
+            journal.end_publish()
         if pending is not None and not pending.waiting:
             session.confirms.on_complete(pending)
 

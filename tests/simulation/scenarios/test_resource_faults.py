@@ -50,7 +50,7 @@ BUGS = (
     Bug(
         "who takes its own place loses its queues",
         "Cluster.admit",
-        'logger.info("node %s at %s takes the place of its former self", member.name, member.address)',
+        'logger.info("node %s at %s replaces its former incarnation", member.name, member.address)',
         "await self.change(c.ForgetNode(member.name))",
         2,
     ),

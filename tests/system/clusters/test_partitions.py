@@ -159,7 +159,7 @@ def test_the_setting_is_kept(start_cluster: StartCluster) -> None:
     assert seen["handling"] == {"strategy": "pause_if_all_down", "nodes": ["a@b"], "recover": "autoheal"}
     assert seen["set_by"] == "cluster" and not is_paused(one)
     one.control("set_partition_handling", strategy="autoupgrade")
-    assert "cluster_partition_handling = autoupgrade is taken for autoheal" in one.log()
+    assert "cluster_partition_handling = autoupgrade is treated as autoheal" in one.log()
     one.control("clear_partition_handling")
     assert one.control("local_partition")["handling"] == {"strategy": "autoheal"}
 

@@ -417,7 +417,7 @@ def test_a_dry_run_tells_what_would_be_moved(node: leveret.testing.Broker) -> No
         ({"strategy": "best"}, "there is no strategy 'best'; there are least-masters, least-messages, "),
         ({"strategie": "random"}, "there is no strategie here"),
         ({"moves_max": "1"}, "moves_max must be a whole number"),
-        ({"queues": "("}, "'(' is no regular expression: "),
+        ({"queues": "("}, "'(' is not a regular expression: "),
         ({"plan": {"version": 7}}, 'bad plan: a plan is an object with "version": 1 and "moves"'),
     ],
 )

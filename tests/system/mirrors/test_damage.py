@@ -87,7 +87,7 @@ def test_metadata(nodes: Cluster, victim: Member, name: str, what: str) -> None:
         assert after[f"{aside}/{old}" if old.startswith("metadata/") else old] == data, "nothing is deleted"
     nodes.others(victim)[0].channel().queue_declare(f"later-{name}", durable=True)
     victim.start()
-    assert "takes the place of its former self" in "".join(one.log() for one in nodes.others(victim))
+    assert "replaces its former incarnation" in "".join(one.log() for one in nodes.others(victim))
     is_as_before(nodes, victim, name)
     assert len(victim.status()["members"]) == 3
     assert waiting(victim.channel(), f"later-{name}") == 0

@@ -158,7 +158,7 @@ def test_who_stopped_first_does_not_count(pair: Cluster) -> None:
     assert last.stop() == 0
 
     first.spawn()
-    text = "this node does not count: when it stopped, n2@localhost went on without it"
+    text = "this node is not a voter: when it stopped, n2@localhost went on without it"
     until(lambda: text in first.log(), "it tells")
     state = first.control("app_state")
     assert state["starting"] and "Start that node. If it will never return" in state["waiting"]

@@ -433,7 +433,7 @@ def read_document(path: str) -> Json:
     try:
         document: Json = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise LoadFailed(f"{path} is no JSON: {error}") from None
+        raise LoadFailed(f"{path} is not valid JSON: {error}") from None
     return document
 
 
@@ -470,7 +470,7 @@ async def stage_definitions(control: Control, id: str, section: str, text: str) 
     try:
         items = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Refused(DATA_ERROR, f"no JSON: {error}") from None
+        raise Refused(DATA_ERROR, f"not valid JSON: {error}") from None
     if not isinstance(items, list):
         raise Refused(DATA_ERROR, f"{section} must be a list")
     kept = control.desk.staged

@@ -105,7 +105,7 @@ async def app_state(control: Control) -> Any:
 async def outcome(control: Control, ticket: str) -> Any:
     """Returns the answer of a command whose caller lost the connection."""
     if ticket not in control.outcomes:
-        raise Refused(UNAVAILABLE, "the node knows nothing of that command: it was started anew meanwhile")
+        raise Refused(UNAVAILABLE, "the node does not know that command: it was restarted meanwhile")
     answer = control.outcomes[ticket]
     return {"answer": None if answer is None else json.loads(answer), "progress": control.progress}
 

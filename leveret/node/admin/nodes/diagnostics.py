@@ -268,7 +268,7 @@ async def resume_listeners(control: Control) -> None:
 
     server = control.server
     if state_of(control.node.metadata, control.name) is not None:
-        raise Refused(UNAVAILABLE, f"this node is in maintenance: leveretctl -n {control.name} revive opens its doors")
+        raise Refused(UNAVAILABLE, f"this node is in maintenance; end that with: leveretctl -n {control.name} revive")
     if server.listeners.servers:
         return
     try:

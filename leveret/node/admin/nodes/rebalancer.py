@@ -411,7 +411,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise Refused(USAGE, f"'{text}' is no regular expression: {error}") from None
+        raise Refused(USAGE, f"'{text}' is not a regular expression: {error}") from None
 
 
 def _read(path: str) -> Any:

@@ -79,7 +79,7 @@ def _field(name: str) -> str:
     if family in OTHER_COMMANDS:
         raise Refused(DATA_ERROR, f"{family} has a command of its own; see: leveretctl help {OTHER_COMMANDS[family]}")
     known = name in USED or f"{name.rpartition('.')[0]}.$" in USED
-    why = "can be changed only in the configuration file, before a start" if known else "is no setting"
+    why = "can be changed only in the configuration file, before a start" if known else "is not a setting"
     raise Refused(DATA_ERROR, f"{name} {why}. While a node runs, these can be changed: {', '.join(NAMES)}")
 
 

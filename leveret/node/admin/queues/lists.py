@@ -163,7 +163,7 @@ async def walk(
     at, after = nodes[0] if nodes else "", 0
     if cursor is not None:
         if not isinstance(cursor.get("node"), str) or not isinstance(cursor.get("after"), int):
-            raise Refused(USAGE, "argument after is no cursor")
+            raise Refused(USAGE, "argument after is not a cursor")
         at, after = cursor["node"], cursor["after"]
     later = [name for name in nodes if name > at]
     following = {"node": later[0], "after": 0} if later else None
@@ -437,7 +437,8 @@ async def close_connection(control: Control, pid: str, reason: str) -> None:
     """Closes a connection. One that does not exist is no error."""
     match = re.fullmatch(rf"<(.+)\.{CONNECTION_PID}\.(\d+)\.\d+>", pid)
     if match is None:
-        raise Refused(UNAVAILABLE, f"Error:\n'{pid}' is no pid of a connection; see: leveretctl list_connections pid")
+        text = f"'{pid}' is not the pid of a connection; see: leveretctl list_connections pid"
+        raise Refused(UNAVAILABLE, f"Error:\n{text}")
     try:
         await control.at(match[1], "local_close_connections", {"number": int(match[2]), "reason": reason})
     except NoAnswer as error:

@@ -280,7 +280,7 @@ async def promote_queue(control: Control, vhost: str, name: str, node: str, conf
     if not (await control.at(node, "local_force", {"queue": spec.id}))["begun"]:
         raise Refused(UNAVAILABLE, f"node {node} cannot lead {_called(spec)} now; try again")
     if not await _until_led_by(control, spec, node):
-        raise Refused(UNAVAILABLE, f"{_called(spec)} is still led by {spec.node}: no majority agreed, or try again")
+        raise Refused(UNAVAILABLE, f"{_called(spec)} is still led by {spec.node}: no majority has agreed. Try again")
     after = (await copies(control, node, [spec.id])).get(spec.id, there[node])
     return {"done": True, **loss, "messages": after["messages"]}
 

@@ -282,7 +282,7 @@ def position(after: dict[str, Any] | None) -> int:
         return 0
     number = after.get("after")
     if isinstance(number, bool) or not isinstance(number, int):
-        raise Refused(USAGE, "argument after is no cursor")
+        raise Refused(USAGE, "argument after is not a cursor")
     return number
 
 

@@ -193,7 +193,7 @@ def test_closed_leases_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> 
     assert list(home.queue.extension(Leases).closed) == ["b"]  # type: ignore[union-attr]
     home.open("e")
     refused = home.open("f")
-    assert refused == Refusal(406, "queue 'q' in vhost '/' has as many leases as it can have")
+    assert refused == Refusal(406, "queue 'q' in vhost '/' has reached the limit of leases")
     assert sorted(home.queue.durable_state.table) == [b"lease:c", b"lease:d", b"lease:e"]
     home.wall_ms += leases.CLOSED_MS + 1
 

@@ -32,7 +32,7 @@ async def raw(server: FakeServer, payload: bytes) -> Any:
         (b"{}", "a control call is an object"),
         (b'{"command": 1}', "a control call is an object"),
         (b'{"command": "ping", "arguments": []}', '"arguments" must be an object'),
-        (b'{"command": "eval", "arguments": {}}', "this node knows no command 'eval'"),
+        (b'{"command": "eval", "arguments": {}}', "this node does not know the command 'eval'"),
         (b'{"command": "ping", "arguments": {"x": 1}}', "unknown argument x"),
         (b'{"command": "delete_user", "arguments": {}}', "argument name is missing"),
         (b'{"command": "delete_user", "arguments": {"name": 1}}', "argument name must be a string"),

@@ -35,7 +35,8 @@ class World:
         self.tick = 100
 
     def _take_ended(self) -> dict[Any, None]:
-        ended, self.broker.ended = self.broker.ended, {}
+        ended: dict[Any, None] = self.broker.ended
+        self.broker.ended = {}
         return ended
 
     def queue(self, number: int, name: str = "q") -> Queue:

@@ -61,7 +61,7 @@ async def test_whoever_is_asked_the_leader_does_it(rings: Rings) -> None:
 async def test_errors_of_the_leader_are_told(rings: Rings) -> None:
     assert await refusal(rings.servers[TWO], "rebalance", queues="(") == (
         64,
-        "'(' is no regular expression: missing ), unterminated subpattern at position 0",
+        "'(' is not a regular expression: missing ), unterminated subpattern at position 0",
     )
     assert (await refusal(rings.servers[TWO], "rebalance", strategy="best"))[0] == 64
     assert (await refusal(rings.servers[TWO], "local_rebalance"))[1].startswith("this node does not lead")

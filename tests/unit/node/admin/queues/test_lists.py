@@ -200,7 +200,7 @@ async def test_pages_go_on_though_queues_and_nodes_go(pair: list[FakeServer], mo
 
 @pytest.mark.parametrize("after", [{}, {"node": 1, "after": 0}, {"node": "one@host", "after": "x"}])
 async def test_bad_cursors(one: FakeServer, after: dict[str, Any]) -> None:
-    bad = (64, "argument after is no cursor")
+    bad = (64, "argument after is not a cursor")
     assert await refusal(one, "list_connections", columns=["name"], after=after) == bad
     if after.get("after") != 0:
         assert await refusal(one, "list_queues", vhost="/", columns=["name"], after=after) == bad
