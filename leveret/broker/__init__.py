@@ -4,4 +4,7 @@
 `routing`, `delivery` (messages on their way out and back), `queue`, `kinds` (priority queues, streams, delayed
 messages), `dead_letter`, `event_journal`, `remote` (queues at other nodes) and `mirrors`. Sessions of all protocols
 stand on top of this package.
+
+Sessions and the node import it; it imports `leveret.replication`, `leveret.links`, `leveret.metadata` and what is
+above these.
 """

@@ -2,4 +2,6 @@
 
 All I/O of a node is here: `config`, `system` (files, logs, memory, alarms), `sockets`, `cluster` (membership,
 consensus, maintenance), `stats` and `admin` (the commands of leveretctl). Above it is `leveret.management`.
+
+It imports the broker and its sessions.
 """

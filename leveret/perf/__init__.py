@@ -13,4 +13,6 @@ that moves bytes:
 
 `arguments` and `options` read the command line, `runner` is the loop, `report` prints results for people and programs.
 The protocol is that of `leveret.client`. Nothing here is a public API: `leveret perf` is the way to use it.
+
+`leveret perf` and the benchmarks import it; it imports `leveret.client`.
 """

@@ -60,6 +60,8 @@ settled meanwhile may be included.
 
 **Policies.** `change_ring` (master only) changes the members; `change_options`; `order` (master only) synchronises on
 demand, see `filling.progress`; `force` is for an operator; `master.lag()` and `in_sync` are for statistics.
+
+`broker.mirrors` imports it; it imports `leveret.metadata`, `leveret.storage.format` and `leveret.base`.
 """
 
 from __future__ import annotations

@@ -23,4 +23,6 @@ over and who does not know it yet.
 
 **Nothing waits in memory.** A message that has arrived is written to the destination at once. If the destination does
 not read, the source is not read from. A link knows of a message that is under way its number and nothing else.
+
+`node.shovels` imports it; it imports `leveret.client` and `leveret.protocol`.
 """

@@ -2,4 +2,6 @@
 
 `publisher` sends them, `retry` keeps those that no target has taken yet. Built on `broker.delivery` and
 `broker.routing`.
+
+Only the broker imports it.
 """

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.base.range_set import RangeSet
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
-from leveret.broker.delivery.confirms import REFUSED
 from leveret.broker.delivery.publish_numbers import ENTRY, PREFIX
 from leveret.protocol.origins import source_of, with_origins
 
@@ -106,7 +105,7 @@ def take(
     taken = RangeSet() if known is None else RangeSet.unpack(known[ENTRY.size :])
     first, last = origin.first, origin.first + len(contents) - 1
     if known is None and not make_room(queue, name):
-        pending.refused = REFUSED
+        pending.mark_refused()
         return False
     old = taken.count_within(first, last)
     slow, is_new = False, old < len(contents)

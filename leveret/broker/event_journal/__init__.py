@@ -2,4 +2,6 @@
 
 `node_journal` writes it for a node, `queue_journal` for one queue. Queues report to it; it is built on
 `broker.delivery`.
+
+The broker and its packages from `queue` on import it.
 """

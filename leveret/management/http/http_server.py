@@ -243,8 +243,11 @@ class HttpConnection(asyncio.Protocol):
             self._refuse_body()
         elif counted and server.held_bytes > server.limits.bodies_bytes:
             self.is_last = True
-            text = "refused a request from %s: the bodies of all requests have %d bytes already"
-            logger.warning(text, self._peer()[0], server.held_bytes)
+            logger.warning(
+                "refused a request from %s: the bodies of all requests have %d bytes already",
+                self._peer()[0],
+                server.held_bytes,
+            )
             self._answer_now(Problem(503, "service_unavailable", "too many large requests at once").response())
         else:
             self.body.append(data)

@@ -5,4 +5,6 @@
 - `records`, `commands`, `events`: who runs it. See `leveret.metadata.assignments` for the rules.
 
 `leveret.shovel` moves messages by them. No other package is needed to read any of it, except `base` and `protocol`.
+
+It imports `leveret.protocol` and `leveret.base`.
 """

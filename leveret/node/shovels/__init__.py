@@ -4,4 +4,6 @@
 - `worker`: one shovel: connects, sets up both ends, and tries again when something fails.
 - `running_link`: a link between two open connections.
 - `wire`: a connection of the client over TCP or TLS; `direct`: over a pipe, to this node itself.
+
+The node imports `supervisor`; it imports `leveret.shovel`, `leveret.client` and `node.sockets`.
 """

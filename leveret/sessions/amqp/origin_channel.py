@@ -89,7 +89,7 @@ class OriginChannel(Channel):
         size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
         journal = broker.journal
         if journal is not None:
-            journal.source = self.who
+            journal.begin_publish(self.who)
         if len(queues) > 1:
             kind |= SHARED
         for queue in queues:
@@ -97,4 +97,4 @@ class OriginChannel(Channel):
             if broker.outboxes.produce(queue, origin, contents, piece.keys, kind, size, pending):
                 self.connection.on_crowded(queue)
         if journal is not None:
-            journal.source = ""
+            journal.end_publish()

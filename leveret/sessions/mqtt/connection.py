@@ -233,7 +233,7 @@ class Connection:
         self.vhost = vhost
 
     def set_keep_alive(self, seconds: int) -> None:
-        """Set how long its client may be silent, two thirds of it."""
+        """Set the interval of signs of life: a client may be silent for one and a half of it."""
         self.keep_alive_s = seconds
 
     def set_packet_max(self, packet_max: int) -> None:

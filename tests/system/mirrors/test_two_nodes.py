@@ -162,7 +162,7 @@ def test_who_stopped_first_does_not_count(pair: Cluster) -> None:
     until(lambda: text in first.log(), "it tells")
     state = first.control("app_state")
     assert state["starting"] and "Start that node. If it will never return" in state["waiting"]
-    with pytest.raises(Refused, match="does not count"):
+    with pytest.raises(Refused, match="is not a voter"):
         first.control("go_on_alone")
 
     last.spawn()  # Alone it is a majority, and the other one follows.

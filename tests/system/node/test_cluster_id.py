@@ -45,9 +45,9 @@ def test_a_node_starts_and_gives_the_cluster_another(tmp_path: Path) -> None:
     server.connect().channel().queue_declare("q")
     server.stop()
     log = server.log()
-    assert "the cluster's internal_cluster_id is 'zz', which is no id" in log
+    assert "the cluster's internal_cluster_id is 'zz', which is not an id" in log
     server.start()
     kept = {one["name"]: one["value"] for one in server.control("list_global_parameters")}
     server.stop()
     assert parse_cluster_id(kept[CLUSTER_ID].strip('"')) is not None
-    assert server.log().count("which is no id") == 1
+    assert server.log().count("which is not an id") == 1

@@ -98,7 +98,7 @@ def test_times(text: str, ms: int) -> None:
         ({}, "batch", "give one of the options 'subscribe'"),
         ({**QUEUE, "subscribePattern": "o.*"}, "batch", "give one of the options 'subscribe'"),
         ({"subscribe": " , "}, "batch", "names no queue"),
-        ({"subscribePattern": "("}, "batch", "no regular expression"),
+        ({"subscribePattern": "("}, "batch", "not a regular expression"),
         ({**QUEUE, "path": "x"}, "batch", "load() takes no path"),
         ({**QUEUE, "lease": "job"}, "batch", "'lease' means nothing for a batch source, only for spark.readStream"),
         ({**QUEUE, "endingOffsets": "latest"}, "stream", "'endingOffsets' means nothing for a streaming source"),

@@ -1,1 +1,4 @@
-"""Handlers that change something: declarations, messages, users, vhosts, policies, definitions."""
+"""Handlers that change something: declarations, messages, users, vhosts, policies, definitions.
+
+Only `management` imports it. It imports `management.api.common`, `management.http` and the node.
+"""

@@ -1,1 +1,4 @@
-"""Health checks and Prometheus metrics."""
+"""Health checks and Prometheus metrics.
+
+Only `management` imports it. It imports `management.api.common`, `management.http` and the node.
+"""

@@ -1,1 +1,5 @@
-"""Commands about queues, their mirrors, consumers, messages, leases and spools."""
+"""Commands about queues, their mirrors, consumers, messages, leases, spools and shovels.
+
+`node.admin` finds them by name; the HTTP API imports functions of them. They import `node.admin.common`, `node.stats`
+and what is below these.
+"""

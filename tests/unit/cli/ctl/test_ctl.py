@@ -170,7 +170,7 @@ def test_a_node_that_was_started_anew_knows_of_no_outcome(ctl: Ctl, wire: Wire) 
     wire.server.control.outcomes = _Forgetful()
     ended = ctl("stop_app")
     assert ended.code == 69
-    assert "knows nothing of that command" in ended.err
+    assert "does not know that command" in ended.err
 
 
 def test_long_work_shows_how_far_it_is(ctl: Ctl, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def test_a_setting(ctl: Ctl, server: FakeServer, name: str, value: str, field: s
         ("loopback_users", "x" * 100_001, "loopback_users: the value is too long"),
         ("frame_max", "8192", "frame_max can be changed only in the configuration file, before a start"),
         ("listeners.tcp.1", "5672", "listeners.tcp.1 can be changed only in the configuration file"),
-        ("channelmax", "1", f"channelmax is no setting. While a node runs, these can be changed: {LISTED}"),
+        ("channelmax", "1", f"channelmax is not a setting. While a node runs, these can be changed: {LISTED}"),
         ("vm_memory_high_watermark.relative", "1", "see: leveretctl help set_vm_memory_high_watermark"),
         ("disk_free_limit.absolute", "1", "see: leveretctl help set_disk_free_limit"),
         ("log.console.level", "debug", "see: leveretctl help set_log_level"),

@@ -25,9 +25,9 @@ async def raw(server: FakeServer, payload: bytes) -> Any:
 @pytest.mark.parametrize(
     ("payload", "text"),
     [
-        (b"", "no JSON"),
-        (b"\xff\xfe\x00", "no JSON"),
-        (b"[" * 100_000, "no JSON"),
+        (b"", "not valid JSON"),
+        (b"\xff\xfe\x00", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
         (b"[]", "a control call is an object"),
         (b"{}", "a control call is an object"),
         (b'{"command": 1}', "a control call is an object"),

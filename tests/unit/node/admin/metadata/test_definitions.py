@@ -320,7 +320,7 @@ async def test_a_folder_is_loaded_file_by_file(one: FakeServer, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not valid JSON"),
         ('{"queue": []}', "is nothing that definitions have"),
         ('{"queues": [{"name": "q"}]}', r"queues\[0\] 'q': vhost is missing"),
     ],
