@@ -107,6 +107,11 @@ def or_infinity(parse: Callable[[str], T]) -> Callable[[str], T | None]:
     return parse_or_infinity
 
 
+def or_undefined(parse: Callable[[str], T | None]) -> Callable[[str], T | None]:
+    """RabbitMQ's other word for no limit."""
+    return lambda text: None if text == "undefined" else parse(text)
+
+
 def milliseconds(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         match = _DURATION.fullmatch(text)
@@ -508,7 +513,9 @@ USED: dict[str, Used] = {
     "mqtt.default_user": Used(word, "mqtt_default_user"),
     "mqtt.default_pass": Used(str, "mqtt_default_pass"),
     "mqtt.ssl_cert_login": Used(flag, "mqtt_cert_login"),
-    "mqtt.subscription_ttl": Used(or_infinity(milliseconds(1_000, 10 * 365 * 86_400_000)), "mqtt_subscription_ttl_ms"),
+    "mqtt.subscription_ttl": Used(
+        or_undefined(or_infinity(milliseconds(1_000, 10 * 365 * 86_400_000))), "mqtt_subscription_ttl_ms"
+    ),
     # RabbitMQ 4's name for it.
     "mqtt.max_session_expiry_interval_seconds": Used(or_infinity(seconds_as_ms(1_000, 10 * 365 * 86_400_000))),
     "mqtt.server_keepalive": Used(whole(0, 65_535, "a number of seconds"), "mqtt_server_keepalive_s"),
@@ -645,6 +652,7 @@ FIXED: dict[str, Fixed] = {
     "log.journald": Fixed(("false",), _TRUE_FALSE),
     "log.syslog": Fixed(("false",), _TRUE_FALSE),
     "password_hashing_module": Fixed(("rabbit_password_hashing_sha256",), ()),
+    "mqtt.max_connections": Fixed(("infinity",), ()),
     "mqtt.sparkplug": Fixed(("false",), _TRUE_FALSE),
     "web_mqtt.ws_opts.compress": Fixed(("false",), _TRUE_FALSE),
     "web_stomp.ws_opts.compress": Fixed(("false",), _TRUE_FALSE),

@@ -531,7 +531,15 @@ def test_what_somebody_counts_on_stops_the_start(conf: Configuration, line: str)
     assert problem.startswith(f"broker.conf, line 1: {line}: not supported by this version")
 
 
-@pytest.mark.parametrize("line", ["mqtt.sparkplug = false", "auth_backends.1 = internal", "log.journald = false"])
+ANYWAY = [
+    "mqtt.sparkplug = false",
+    "mqtt.max_connections = infinity",
+    "auth_backends.1 = internal",
+    "log.journald = false",
+]
+
+
+@pytest.mark.parametrize("line", ANYWAY)
 def test_what_the_broker_does_anyway_is_accepted(conf: Configuration, line: str) -> None:
     assert conf.warnings(line) == []
 
@@ -556,6 +564,7 @@ def test_both_names_of_the_session_expiry(conf: Configuration) -> None:
     for text, ttl_ms in (
         ("", 86_400_000),
         ("mqtt.subscription_ttl = 5000", 5_000),
+        ("mqtt.subscription_ttl = undefined", None),
         (f"{newer} = 7", 7_000),
         (f"{newer} = infinity\nmqtt.subscription_ttl = 5000", None),
     ):
