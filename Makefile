@@ -116,6 +116,7 @@ lock:
 
 bench: $(STAMP)
 	$(PY) -m benchmarks
+	$(PY) -m benchmarks.shovel
 
 # A cluster, load, a node killed, and an audit that says whether anything was lost. Needs Java, for Spark.
 demo: $(STAMP)

@@ -16,13 +16,14 @@ from leveret.broker.delivery.origins import PRODUCER
 from leveret.broker.delivery.publish_numbers import Origin
 from leveret.broker.queue.dedup import SEQUENCE_MAX
 from leveret.protocol.frames import rechannel
-from leveret.protocol.origins import take_origin
+from leveret.protocol.origins import OriginReader
 from leveret.sessions.amqp.channel import Channel
 from leveret.storage.format.queue_block import SHARED
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
     from leveret.broker.delivery.confirms import Pending
+    from leveret.sessions.amqp.connection import Connection
 
 PROPERTY: Final = "leveret_origins"
 
@@ -39,12 +40,13 @@ class Piece:
         self.keys: list[bytes] = []
 
 
-def pieces_of(contents: list[bytes], keys: list[bytes]) -> list[Piece]:
+def pieces_of(reader: OriginReader, contents: list[bytes], keys: list[bytes]) -> list[Piece]:
     """Cut a bundle into pieces, and take the origins out."""
     pieces: list[Piece] = []
+    take = reader.take
     last, following = Piece(b"\xff", 0), 0
     for content, key in zip(contents, keys, strict=True):
-        source, number, stripped = take_origin(content)
+        source, number, stripped = take(content)
         if source != last.source or (source and number != following):
             last = Piece(source, number)
             pieces.append(last)
@@ -57,7 +59,11 @@ def pieces_of(contents: list[bytes], keys: list[bytes]) -> list[Piece]:
 class OriginChannel(Channel):
     """A channel on which messages with origins are published. Without confirms, origins are ignored."""
 
-    __slots__ = ()
+    __slots__ = ("reader",)
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        super().__init__(connection, number)
+        self.reader = OriginReader()
 
     def send(
         self, bundles: list[tuple[tuple[AnyQueue, ...], list[bytes], list[bytes]]], kind: int, pending: Pending | None
@@ -66,13 +72,13 @@ class OriginChannel(Channel):
             plain = [
                 (queues, [content for piece in pieces for content in piece.contents], keys)
                 for queues, contents, keys in bundles
-                for pieces in (pieces_of(contents, keys),)
+                for pieces in (pieces_of(self.reader, contents, keys),)
             ]
             super().send(plain, kind, None)
             return
         pending.waiting += 1  # Until all pieces are sent, for it must not be complete before.
         for queues, contents, keys in bundles:
-            for piece in pieces_of(contents, keys):
+            for piece in pieces_of(self.reader, contents, keys):
                 if piece.source and 0 < piece.first <= SEQUENCE_MAX:
                     self._send_piece(queues, piece, kind, pending)
                 else:

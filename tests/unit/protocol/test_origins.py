@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leveret.protocol.frames import HEADER_AT, content, split
-from leveret.protocol.origins import HEADER_BYTES_MAX, NAME, source_of, take_origin, with_origins
+from leveret.protocol.origins import HEADER_BYTES_MAX, NAME, OriginReader, source_of, take_origin, with_origins
 from leveret.protocol.properties import Properties, check, decode_content, encode
 from leveret.protocol.tables import Field
 
@@ -64,3 +64,20 @@ def test_an_origin_of_a_message_that_has_one_comes_first() -> None:
 def test_a_header_without_room_has_no_origin() -> None:
     large = message(Properties(headers={"x": Field("S", "y" * HEADER_BYTES_MAX)}))
     assert with_origins([large, message(Properties())], SOURCE, 1)[0] == large
+
+
+def test_a_reader_of_many_takes_the_same() -> None:
+    plain = [message(SHAPES[at % 4], b"body %d" % at) for at in (0, 0, 1, 1, 2, 3, 3, 10, 0)]
+    contents = with_origins(plain[:5], SOURCE, 5) + with_origins(plain[5:], source_of(b"b" * 32, 1, 1), 70)
+    contents += plain
+    reader = OriginReader()
+    assert [reader.take(one) for one in contents] == [take_origin(one) for one in contents]
+
+
+@pytest.mark.parametrize("digits", [b"000000000000000g", b"+000000000000001", b"0_00000000000001", b"000000000000001 "])
+def test_a_reader_is_not_fooled_by_what_looks_alike(digits: bytes) -> None:
+    reader = OriginReader()
+    first, second = with_origins([message(Properties()), message(Properties())], SOURCE, 1)
+    assert reader.take(first).number == 1
+    forged = second.replace(b"%016x" % 2, digits)
+    assert reader.take(forged) == (b"", 0, forged) == take_origin(forged)
