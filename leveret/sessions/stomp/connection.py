@@ -26,6 +26,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.base.visible_text import visible
+from leveret.broker.fanout import COPIES_MAX
 from leveret.broker.session.checks import Refused
 from leveret.metadata.model.refusals import Refusal
 from leveret.protocol.errors import ReplyCode
@@ -53,6 +54,9 @@ if TYPE_CHECKING:
 
 NO_CHANNELS: Final[dict[int, Any]] = {}
 TICK_MS: Final = 1_000
+EFFORT_MAX: Final = 256  # Frames that are not taken in by their bytes alone, before others are served.
+EFFORT_BYTES: Final = 256  # So many bytes of headers count as one more.
+RESTS_MAX: Final = 4  # So often all connections together may go on in one turn.
 TOLD_MAX: Final = 10  # ERROR frames of one connection that are logged.
 _IN_TRANSACTIONS: Final = frozenset(("SEND", "ACK", "NACK"))
 
@@ -74,10 +78,11 @@ class Connection:
 
     __slots__ = (
         "actions", "blocked", "broker", "busy", "close_reason", "closed", "committed", "connected_ms", "crowded_queue",
-        "deliveries", "escapes", "frame_limits", "has_published", "held", "inbox", "life", "limits", "login_part",
-        "number", "on_entered", "on_released", "output", "peer", "publisher", "receive_ms", "received_bytes",
-        "received_count", "received_ms", "received_since_tick", "send_ms", "sent_ms", "session", "session_id",
-        "spreads", "subscriptions", "ticked_ms", "told", "transactions", "trims", "user", "version", "vhost", "waits",
+        "deliveries", "effort", "escapes", "frame_limits", "has_published", "held", "inbox", "life", "limits",
+        "login_part", "number", "on_entered", "on_released", "output", "peer", "publisher", "receive_ms",
+        "received_bytes", "received_count", "received_ms", "received_since_tick", "send_ms", "sent_ms", "session",
+        "session_id", "spreads", "subscriptions", "ticked_ms", "told", "transactions", "trims", "user", "version",
+        "vhost", "waits",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, peer: Peer, limits: StompLimits) -> None:
@@ -106,6 +111,7 @@ class Connection:
         self.has_published = False
         self.told = 0  # ERROR frames.
         self.busy = False  # Frames are being processed.
+        self.effort = 0  # That the frames of this read have cost.
         self.actions: deque[Frame] = deque()  # Of a transaction that is being committed.
         self.committed: tuple[Frame, int] | None = None  # Its COMMIT, and the number of the last publish before it.
         self.on_released: Callable[[], None] | None = None
@@ -268,8 +274,11 @@ class Connection:
         """Process whole frames; return where the first one begins that is incomplete, or has to wait."""
         self.publisher.check_routes()
         self._carry_on()
-        at, size = 0, len(data)
+        at, size, self.effort = 0, len(data), 0
         while not self.held and not self.closed:
+            if self.effort > EFFORT_MAX and at < size:
+                self._rest()
+                break
             if at < size and data[at] <= 13:
                 at = skip(data, at)
             if at >= size:
@@ -298,6 +307,7 @@ class Connection:
                 self._block()  # Its lines end otherwise.
                 break
             self._hand_on()
+            self.spend(span.block - span.start)
             at = span.last + 1
             if not self._is_let_in(frame):
                 continue
@@ -432,6 +442,15 @@ class Connection:
             self.blocked = False
             if not self.busy:
                 self._go_on()
+
+    def spend(self, header_bytes: int) -> None:
+        """A frame is decoded."""
+        self.effort += 1 + header_bytes // EFFORT_BYTES
+
+    def _rest(self) -> None:
+        """One read can have 40,000 small frames: others are served before the rest of them."""
+        self.broker.fanout.left -= COPIES_MAX // RESTS_MAX
+        self.rest_from_spreading()
 
     def rest_from_spreading(self) -> None:
         """Publishes to many queues wait for another turn, with all that the client sent behind them."""

@@ -100,6 +100,7 @@ class Publisher:
         if isinstance(span, Incomplete):
             return span
         frame = decode(data, span, limits, self.connection.escapes, self.connection.trims)
+        self.connection.spend(span.block - span.start)
         self.submit()
         session = self.connection.session
         assert session is not None
