@@ -3,6 +3,7 @@
     at least once   a message that was acknowledged (PUBACK, or PUBREC) reaches every subscriber
     exactly once    a message of QoS 2 reaches no subscriber twice, acknowledged or not
     its own         what comes under an identifier that a subscriber has not released is the message that it had
+    one member      a message of a shared subscription reaches a member, and none twice; in quiet times, only one
     in order        a subscriber sees the messages of one topic, which is one publisher's and has one QoS, in the order
                     in which they were published, apart from those that it has seen before
     last            in the end all nodes give the same retained message of a topic, and no other was begun after it was
@@ -47,6 +48,7 @@ class MqttChecker:
         self.messages: dict[int, Message] = {}
         self.seen: dict[str, Counter[int]] = {}  # By subscriber: how often, by number.
         self.last: dict[tuple[str, str], int] = {}  # By subscriber and topic: the last that was new.
+        self.members: dict[int, set[str]] = {}  # By number, of messages of the shared subscription: who has seen it.
         self.wills = 0
         self.seen_wills: dict[str, Counter[int]] = {}
         self.owed: set[int] = set()
@@ -87,6 +89,12 @@ class MqttChecker:
             return number
         seen = self.seen[subscriber]
         seen[number] += 1
+        if topic.startswith("h/"):
+            members = self.members.setdefault(number, set())
+            if subscriber in members or (members and self.is_calm):
+                self.fail(f"{subscriber} has seen {message}, as have {members}")
+            members.add(subscriber)
+            return number
         if seen[number] > 1:
             if qos == 2:
                 self.fail(f"{subscriber} has seen {message} twice")
@@ -103,9 +111,13 @@ class MqttChecker:
         """Returns what has not reached somebody whom it has to reach."""
         if self.is_lost:
             return ""
+        wanted = [message for message in self.messages.values() if message.safe is not None and not message.retain]
+        for message in wanted:
+            if message.topic.startswith("h/") and message.number not in self.members:
+                return f"nobody has seen {message}"
         for subscriber, seen in self.seen.items():
-            for message in self.messages.values():
-                if message.safe is not None and not message.retain and not seen[message.number]:
+            for message in wanted:
+                if not message.topic.startswith("h/") and not seen[message.number]:
                     return f"{subscriber} has not seen {message}"
             for number in self.owed:
                 if not self.seen_wills[subscriber][number]:

@@ -187,8 +187,9 @@ class MqttClient:
     def _do_publish(self, connection: Connection) -> None:
         if not self.filters:
             qos = self.dice.choice((1, 2))
+            topic = f"h/{self.name}/2" if qos == 2 and self.dice.random() < 0.4 else f"m/{self.name}/{qos}"
             for _ in range(self.dice.choice((1, 2, 6))):
-                self._publish(connection, f"m/{self.name}/{qos}", qos, False)
+                self._publish(connection, topic, qos, False)
 
     def _do_retain(self, connection: Connection) -> None:
         if not self.filters:

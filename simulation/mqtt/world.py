@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from simulation.plan import Plan
 
+FILTERS: Final = (("m/#", 2), ("w/#", 2), ("$share/g/h/#", 2))
 SUBSCRIBERS: Final = 2
 PUBLISHERS: Final = 2
 QUIET_S: Final = 20.0  # Longer than it takes to notice that a connection is lost.
@@ -48,7 +49,7 @@ class MqttWorld(World):
         self.checker = MqttChecker(self.fail, lambda: self.scheduler.now)
         places = [machine.name for machine in self.machines]
         self.subscribers = [
-            self._client(MqttClient, f"s{number}", (("m/#", 2), ("w/#", 2)), places) for number in range(SUBSCRIBERS)
+            self._client(MqttClient, f"s{number}", FILTERS, places) for number in range(SUBSCRIBERS)
         ]
         self.publishers = [self._client(MqttClient, f"p{number}", (), places) for number in range(PUBLISHERS)]
         self.devices = self.subscribers + self.publishers

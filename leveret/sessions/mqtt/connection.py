@@ -502,6 +502,8 @@ class Connection:
         if self.life is Life.CONNECTING or self._is_refused_greeting(reason):
             self.send(Connack(False, reason, properties))
         elif self.life is Life.RUNNING and self.version == V5:
+            if reason is Reason.SERVER_UNAVAILABLE:  # Which only CONNACK can say.
+                reason = Reason.SERVER_BUSY
             self.send(Disconnect(reason, properties))
         self._shut(f"{reason.name.lower()}: {text}")
 

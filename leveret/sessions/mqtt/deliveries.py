@@ -38,9 +38,10 @@ If the process dies, or the queue's does, or the connection is lost,
                                    the identifier is released, another message can have it
     after that                     the message is still among those taken, for good: see `metadata.client_sessions`
 
-What is not covered: a message that was sent, and then is dropped by a limit, by its expiry, or by an operator, before
-PUBREC has come. Its identifier stays with the client, which will not take the message that has it next. And a queue
-without mirrors that moves away from a node that leaves the cluster: its messages have other numbers then.
+What is not covered: a message that was sent, and then is dropped by a limit, by its expiry, by an operator, or because
+the client has unsubscribed and reconnected, before PUBREC has come. Its identifier stays with the client, which will
+not take the message that has it next. And a queue without mirrors that moves away from a node that leaves the cluster:
+its messages have other numbers then.
 """
 
 from __future__ import annotations
@@ -61,8 +62,10 @@ from leveret.protocol.mqtt.primitives import encode_text, encode_varint
 from leveret.protocol.mqtt.properties import Prop, write_properties
 from leveret.protocol.mqtt.reason_codes import Reason, protocol_error
 from leveret.sessions.mqtt.ack_runs import answers_to, ids_at, ranges_of
+from leveret.sessions.mqtt.granted import Granted
 from leveret.sessions.mqtt.messages import from_content, head_of, like, payload_of
-from leveret.storage.format.queue_block import REDELIVERED
+from leveret.sessions.mqtt.shared_delivery import SharedDelivery, is_shared
+from leveret.storage.format.queue_block import EXPIRES, PERSISTENT, REDELIVERED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -111,8 +114,8 @@ class Deliveries:
 
     __slots__ = (
         "acked", "alias_max", "aliases", "connection", "consumers", "dropped", "finishing", "inflight", "is_exact",
-        "is_kept", "next_id", "received", "releasing", "session", "taken", "taken_of", "taken_through", "waiting",
-        "window",
+        "is_kept", "next_id", "received", "releasing", "session", "shared", "taken", "taken_of", "taken_through",
+        "waiting", "window",
     )  # fmt: skip
 
     def __init__(self, connection: Connection) -> None:
@@ -132,6 +135,7 @@ class Deliveries:
         self.taken: RangeSet | None = None  # Numbers of QoS 2 messages that the client has,
         self.taken_of = ""  # as this queue has given them.
         self.taken_through = 0  # The highest of them.
+        self.shared: SharedDelivery | None = None  # Of a client that has messages of shared subscriptions passed on.
         self.acked: list[int] = []  # Tags to be settled.
         self.is_kept = False
         self.next_id = 0
@@ -183,6 +187,17 @@ class Deliveries:
 
     def room(self) -> int:
         return self.window - len(self.inflight) - len(self.releasing) - len(self.waiting)
+
+    def room_of_group(self) -> int:
+        """How many messages of a shared subscription can be sent: what is on its way to the own queue counts."""
+        return self.room() - (0 if self.shared is None else self.shared.under_way)
+
+    def pass_on(self, group: str, tag: int, content: bytes, key: bytes, kind: int) -> None:
+        """Have a QoS 2 message of a shared subscription sent from the queue of the session: see `shared_delivery`."""
+        if self.shared is None:
+            self.shared = SharedDelivery(self.connection)
+        self.shared.add(group, tag, content, key, kind)
+        self.connection.broker.confirming[self] = None
 
     def is_used(self, packet_id: int) -> bool:
         return packet_id in self.inflight or packet_id in self.releasing or packet_id in self.finishing
@@ -332,8 +347,12 @@ class Deliveries:
         self.connection.broker.confirming[self] = None
 
     def send_confirms(self) -> None:
-        if self.acked and not self.connection.closed:
+        if self.connection.closed:
+            return
+        if self.acked:
             self.settle()
+        if self.shared is not None and self.shared.gathered:
+            self.shared.flush()
 
     def settle(self) -> None:
         """Settle what was acknowledged, in as few ranges as possible."""
@@ -408,6 +427,8 @@ class MqttConsumer:
 
     def room(self, average_bytes: int) -> int:
         room = self.output.room(self.queue, average_bytes)
+        if self.group:
+            return min(room, self.deliveries.room_of_group())
         return room if self.no_ack else min(room, self.deliveries.room())
 
     def limit(self) -> int:
@@ -428,6 +449,8 @@ class MqttConsumer:
             if pieces is None:
                 pieces = self._at_most_once(contents, keys)
         else:
+            if self.deliveries.shared is not None and not self.group:
+                self.deliveries.shared.on_delivered(keys)
             number = self._number_of(batch, lo)
             pieces = None if batch.redelivered else self._alike(number, first, contents, keys)
             if pieces is None:
@@ -523,6 +546,9 @@ class MqttConsumer:
             if kinds[at] & REDELIVERED:
                 head = bytes((head[0] | 8,)) + head[1:]
             own = number and number + at
+            if qos == 2 and self.group and deliveries.is_kept:
+                deliveries.pass_on(self.group, tag, content, key, kinds[at] & (PERSISTENT | EXPIRES))
+                continue
             if qos == 2 and own:
                 if deliveries.has_taken(own):
                     deliveries.settle_soon(tag)  # The client has it already.
@@ -583,9 +609,14 @@ class MqttConsumer:
         message = self._message(key, content, skip, prefix)
         if message is None:
             return None, True
-        granted = connection.subscriptions.granted(message, self.is_high, self.group)
+        group = self.group
+        if not group and is_shared(key):
+            group = key[1 : 1 + key[0]].decode()
+        granted = connection.subscriptions.granted(message, self.is_high, group)
         if granted is None:
-            return None, True
+            if self.group or not group:
+                return None, True
+            granted = Granted(2, False, ())  # The client has left the group, and the message is its own.
         qos = 0 if self.no_ack else min(granted.qos, 1 if message.qos is None else message.qos)
         retain = message.retained or (message.retain and granted.retain_as_published)
         topic, tail, lasts, alias = message.topic, b"", True, 0

@@ -264,7 +264,7 @@ class MqttLogin:
         text = f"accepting MQTT connection {connection.peer} -> client id: {connection.client_id}"
         connection.broker.node.note("connection", "info", visible(text))
         connection.deliveries.send_releases()
-        if connection.subscription_count():
+        if connection.subscription_count() or (self.is_present and connection.subscriptions.has_own_queue()):
             connection.subscriptions.consume(self._on_consuming)
         else:
             self._on_consuming({})

@@ -6,7 +6,7 @@ session outlives the connection, and exclusive otherwise. A filter is a binding 
 
 A shared subscription has a queue of its own, `mqtt-subscription-$share/GROUP/FILTER`, which all members of the group
 consume from. It is deleted with the last subscription, or when nobody has consumed from it for as long as a session can
-last.
+last. Messages of QoS 2 go through the queue of the member's session if that lasts: see `shared_delivery`.
 
 Retained messages that a new subscription finds are put into its queue, and take their way from there: so they are
 acknowledged, sent again and paced like all others. See `retained_handover`.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.client_ids.client_ids import SessionChange
 from leveret.broker.session.wanted import BindingWanted, ConsumerWanted, QueueWanted
@@ -31,6 +31,7 @@ from leveret.protocol.mqtt.topic_index import FilterIndex
 from leveret.protocol.mqtt.topics import BadTopic, SharedFilter, matches, parse_shared
 from leveret.protocol.tables import Field, Table
 from leveret.sessions.mqtt.deliveries import IDS, MqttConsumer
+from leveret.sessions.mqtt.granted import Granted
 from leveret.sessions.mqtt.limits import NEVER_S
 from leveret.sessions.mqtt.login import QUEUE_PREFIX, reason_of
 from leveret.sessions.mqtt.retained_handover import RetainedHandover
@@ -49,14 +50,6 @@ EXPIRES_MS_MAX: Final = 10 * 365 * 86_400_000  # As for `x-expires`.
 FILTERS_MAX: Final = 10_000  # Of one client.
 
 Place = tuple[str, str]  # A binding of a session: the queue, and the pattern.
-
-
-class Granted(NamedTuple):
-    """What the subscriptions that match a message say about it."""
-
-    qos: int
-    retain_as_published: bool
-    identifiers: tuple[int, ...]
 
 
 class Countdown:
@@ -116,6 +109,22 @@ class Subscriptions:
         if parse_shared(topic_filter).group:
             return QUEUE_PREFIX + topic_filter
         return f"{QUEUE_PREFIX}{self.connection.client_id}qos{min(options.qos, 1)}"
+
+    @property
+    def own_queue(self) -> str:
+        """The queue of the session for QoS 1 and 2."""
+        return f"{QUEUE_PREFIX}{self.connection.client_id}qos1"
+
+    def passes_on(self, topic_filter: str, options: Subscription) -> bool:
+        """Messages of a shared subscription go through the queue of the session: see `shared_delivery`."""
+        return options.qos == 2 and self.is_kept and bool(parse_shared(topic_filter).group)
+
+    def queues_of(self, wanted: Mapping[str, Subscription]) -> list[str]:
+        """The queues that subscriptions need, by name."""
+        names = [self.queue_of(topic_filter, options) for topic_filter, options in wanted.items()]
+        if any(self.passes_on(topic_filter, options) for topic_filter, options in wanted.items()):
+            names.append(self.own_queue)
+        return names
 
     def _wanted(self, name: str) -> QueueWanted:
         limits = self.connection.limits
@@ -184,9 +193,9 @@ class Subscriptions:
         self.places[self._place(topic_filter, options)] += 1
         if options.no_local:
             self.no_local[topic_filter] = None
+        if options.qos == 2:
+            self.connection.deliveries.expect_exact()
         if not parse_shared(topic_filter).group:
-            if options.qos == 2:
-                self.connection.deliveries.expect_exact()
             self.index.put(topic_filter, None, options)
             if topic_filter.startswith(SYSTEM) and self.connection.limits.sys_interval_s:
                 self.system_filters[topic_filter] = None
@@ -281,7 +290,7 @@ class Subscriptions:
         for topic_filter, options in session.subscriptions.items():
             self.put(topic_filter, options)
         self.changed()
-        queues = [self.queue_of(topic_filter, one) for topic_filter, one in self.options.items()]
+        queues = self.queues_of(self.options)
 
         def on_declared(refusals: dict[str, Refusal]) -> None:
             if refusals or self.connection.closed:
@@ -294,8 +303,14 @@ class Subscriptions:
 
     def consume(self, then: Callable[[dict[str, Refusal]], None]) -> None:
         """Have the messages of the session delivered."""
-        names = [self.queue_of(topic_filter, options) for topic_filter, options in self.options.items()]
+        names = self.queues_of(self.options)
+        if self.has_own_queue():  # What was begun is completed, whatever the client has unsubscribed from.
+            names.append(self.own_queue)
         self.consume_from(names, then)
+
+    def has_own_queue(self) -> bool:
+        vhost = self.connection.vhost
+        return self.is_kept and vhost is not None and self.own_queue in vhost.queues
 
     def is_bound(self, wanted: BindingWanted) -> bool:
         vhost = self.connection.vhost
@@ -391,8 +406,7 @@ class _Subscribing:
             self.wanted[one.topic_filter] = Subscription(
                 one.qos, one.no_local, one.retain_as_published, one.retain_handling, identifier
             )
-        names = [parts.queue_of(topic_filter, options) for topic_filter, options in self.wanted.items()]
-        parts.declare(names, self._on_declared)
+        parts.declare(parts.queues_of(self.wanted), self._on_declared)
 
     @staticmethod
     def _check(one: k.Subscription) -> SharedFilter:
@@ -414,6 +428,8 @@ class _Subscribing:
         """Refuse the filters whose queues were refused; the others go on."""
         for topic_filter, options in list(self.wanted.items()):
             refusal = refusals.get(self.subscriptions.queue_of(topic_filter, options))
+            if refusal is None and self.subscriptions.passes_on(topic_filter, options):
+                refusal = refusals.get(self.subscriptions.own_queue)
             if refusal is not None:
                 self._refuse_filter(topic_filter, refusal)
 
@@ -438,7 +454,7 @@ class _Subscribing:
             self.before[topic_filter] = parts.options.get(topic_filter)
             parts.put(topic_filter, options)
         parts.changed()
-        parts.consume_from([parts.queue_of(one, options) for one, options in self.wanted.items()], self._on_consuming)
+        parts.consume_from(parts.queues_of(self.wanted), self._on_consuming)
 
     def _on_consuming(self, refusals: dict[str, Refusal]) -> None:
         if self.connection.closed:

@@ -42,7 +42,7 @@ MQTT: Final = (
         "what a client has taken is not remembered",
         1,
         "MqttConsumer._numbered",
-        "if own in deliveries.taken: ...",
+        "if deliveries.has_taken(own): ...",
         "if False: ...",
         first=5,
     ),

@@ -175,3 +175,79 @@ def test_too_much_that_waits_for_agreement_holds_its_client_back() -> None:
     world.turn()
     assert not connection.held and connection.publisher.last_number == 7
     assert [one for one in publisher.heard() if isinstance(one, k.Ack)] == [k.Ack(p.PUBREC, n, 16) for n in range(1, 8)]
+
+
+# -- Shared subscriptions --------------------------------------------------------------------------------------------
+
+GROUP = "$share/g/t"
+
+
+def member(world: World, client_id: str, clean: bool = True) -> MqttClient:
+    client = connected(world, client_id, clean=clean, properties=LASTING)
+    if clean:
+        suback, *client.got = client.subscribe(GROUP, qos=2)
+        assert suback == k.Suback(1, [2])
+    return client
+
+
+def test_what_a_member_was_sent_is_completed_when_it_returns(cluster: Cluster) -> None:
+    first, second = member(cluster["a"], "m1"), member(cluster["b"], "m2")
+    publish(cluster["c"], *(b"%d" % number for number in range(10)))
+    mine, others = publishes(first.heard()), publishes(second.heard())
+    assert sorted(one.payload for one in mine + others) == [b"%d" % number for number in range(10)]
+    assert mine and others and all(one.qos == 2 for one in mine + others)
+    done, *rest = mine
+    first.send(ack(p.PUBREC, done), ack(p.PUBCOMP, done))
+    first.lose()
+    assert second.heard() == []  # Nothing of it goes to another member.
+    for one in others:
+        second.send(ack(p.PUBREC, one), ack(p.PUBCOMP, one))
+    first = member(cluster["c"], "m1", clean=False)
+    for _ in range(3):
+        first.connection.on_tick(cluster["c"].broker.now_ms)
+        first.world.turn()
+    again = publishes(first.got)
+    assert [(one.payload, one.packet_id) for one in again] == [(one.payload, one.packet_id) for one in rest]
+    for one in again:
+        first.send(ack(p.PUBREC, one), ack(p.PUBCOMP, one))
+    for name in (f"mqtt-subscription-{GROUP}", "mqtt-subscription-m1qos1", "mqtt-subscription-m2qos1"):
+        queue = cluster["a"].broker.vhosts["/"].queues[name]
+        home = cluster[queue.spec.node].queue(name)
+        assert home.ready_count == home.unacked_count == 0, name
+
+
+def test_a_session_that_ends_takes_its_messages_along() -> None:
+    world = World()
+    first = member(world, "m1")
+    publish(world, b"1")
+    assert messages(first.heard()) == [("t", b"1", 2)]
+    second = member(world, "m2")
+    first.send(k.Disconnect(0, {Prop.SESSION_EXPIRY: 0}))
+    assert second.heard() == []
+    publish(world, b"2")
+    assert messages(second.heard()) == [("t", b"2", 2)]
+
+
+def test_a_member_that_is_full_leaves_the_rest_to_others() -> None:
+    world = World()
+    first = connected(world, "m1", properties={**LASTING, Prop.RECEIVE_MAXIMUM: 3})
+    first.subscribe(GROUP, qos=2)
+    publish(world, *(b"%d" % number for number in range(8)))
+    assert len(publishes(first.heard())) == 3
+    assert world.queue(f"mqtt-subscription-{GROUP}").ready_count == 5
+    second = member(world, "m2")
+    assert len(publishes(second.heard())) == 5
+    assert first.unsubscribe(GROUP) == [k.Unsuback(2, [Reason.SUCCESS])]
+    first.lose()
+    first = connected(world, "m1", clean=False, properties=LASTING)
+    assert len(publishes(first.got)) == 3  # They are its own, although it has left the group.
+
+
+def test_the_own_queue_refuses() -> None:
+    world = World()
+    world.apply(c.SetPolicy("/", "p", "qos1$", "queues", 0, {"max-length": 0, "overflow": "reject-publish"}))
+    first = member(world, "m1")
+    publish(world, b"1")
+    (disconnect,) = first.heard()
+    assert isinstance(disconnect, k.Disconnect) and disconnect.reason == Reason.SERVER_BUSY
+    assert world.queue(f"mqtt-subscription-{GROUP}").ready_count == 1
