@@ -245,7 +245,7 @@ TOGETHER: Final = (
     Mutation(
         "what a consumer was not shown is not given back",
         3,
-        "ClientEnd._on_deliver",
+        "ClientEnd._deliver",
         "self.settle(w.RETURNED, first, first + count - 1)",
         "pass",
         first=6,

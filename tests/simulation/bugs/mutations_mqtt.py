@@ -25,7 +25,7 @@ MQTT: Final = (
     Mutation(
         "a QoS 2 publish that is sent again has another number",
         3,
-        "Publisher._number",
+        "mqtt.publisher:Publisher._number",
         "number = self.received.get(packet_id)",
         "number = None",
         first=1,
@@ -33,7 +33,7 @@ MQTT: Final = (
     Mutation(
         "the identifier of a refused publish is not forgotten",
         3,
-        "Publisher._give_up",
+        "mqtt.publisher:Publisher._give_up",
         "self._complete((packet_id,), encode(answer, V5), on_agreed)",
         "on_agreed()\nself.connection.send(answer)",
         first=3,
@@ -57,7 +57,7 @@ MQTT: Final = (
     Mutation(
         "swaps what is published in one go",
         1,
-        "Publisher.submit",
+        "mqtt.publisher:Publisher.submit",
         "contents, keys, expected = self.contents, self.keys, self.expected",
         "contents, keys, expected = self.contents[::-1], self.keys, self.expected",
     ),
@@ -86,7 +86,7 @@ MQTT: Final = (
     Mutation(
         "a goodbye does not keep the will back",
         1,
-        "Connection._on_disconnect",
+        "mqtt.connection:Connection._on_disconnect",
         "self._shut('closed by the client', packet.reason != Reason.SUCCESS, expiry_s)",
         "self._shut('closed by the client', True, expiry_s)",
     ),
