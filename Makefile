@@ -9,7 +9,10 @@ EXTRAS ?= test,bench
 CODE := $(sort $(dir $(wildcard $(addsuffix /*.py,leveret pyspark_leveret simulation benchmarks tests))))
 NODE_PACKAGES := amqplib mqtt
 NODE_CLIENTS := node_modules/.amqplib-mqtt
-PROCESSES := $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 8))')
+CORES := $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8))')
+# Tests of clusters mostly wait: with two processes more than there are cores, these are never idle. Others compute.
+PROCESSES := $(shell echo $$(($(CORES) + 2)))
+PURE_PROCESSES := $(shell echo $$(($(CORES) + 1)))
 
 # Bytecode is kept even where the environment asks for none: without it each node that a test starts, and each process
 # that runs tests, compiles everything it imports, which takes longer than all else it does to start.
@@ -40,7 +43,7 @@ check: lint
 	@$(MAKE) --no-print-directory --jobs=2 types pure
 
 pure: $(STAMP)
-	$(PY) -m pytest -r fEs --numprocesses $(PROCESSES) --dist worksteal tests/style tests/unit tests/simulation
+	$(PY) -m pytest -r fEs --numprocesses $(PURE_PROCESSES) --dist worksteal tests/style tests/unit tests/simulation
 
 lint: $(STAMP)
 	$(PY) -m ruff check $(CODE)
@@ -48,9 +51,8 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(PY) -m mypy $(CODE)
 
-# In one process more than there are cores, since tests of clusters mostly wait. Each begins with a part of the files in
-# their order, and takes over what others have not come to when it is done: the tests of a file mostly stay together and
-# share what they have started.
+# Each process begins with a part of the files in their order, and takes over what others have not come to when it is
+# done: the tests of a file mostly stay together and share what they have started.
 # `$(PY) -m pytest FILE ...` alone runs in one, where a debugger works.
 pytest: $(STAMP) node-clients debian-clients chromium java
 	$(PY) -m pytest -r fEs --numprocesses $(PROCESSES) --dist worksteal
