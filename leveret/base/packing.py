@@ -11,7 +11,6 @@ from typing import Final
 TEXT_BYTES_MAX: Final = 255
 
 _U8: Final = struct.Struct(">B")
-_U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")
 _U64: Final = struct.Struct(">Q")
 
@@ -46,9 +45,6 @@ class Reader:
 
     def u8(self) -> int:
         return self.number(_U8)
-
-    def u16(self) -> int:
-        return self.number(_U16)
 
     def u32(self) -> int:
         return self.number(_U32)

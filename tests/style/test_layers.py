@@ -226,6 +226,19 @@ def test_imports_go_one_way() -> None:
     assert wrong_imports(all_imports(), modules()) == []
 
 
+def test_protocols_import_nothing_of_each_other() -> None:
+    known = modules()
+    protocols = [package for package in LAYERS if package.startswith("leveret.sessions.")]
+    crossing = [
+        f"{one.module}, line {one.line}: {one.target}"
+        for one in all_imports()
+        if package_of(one.module, known) in protocols
+        and package_of(one.target, known) in protocols
+        and package_of(one.module, known) != package_of(one.target, known)
+    ]
+    assert len(protocols) > 1 and crossing == []
+
+
 def test_no_module_imports_itself_through_others() -> None:
     assert cycles(all_imports()) == []
 
@@ -263,6 +276,13 @@ def test_packages_say_what_they_are() -> None:
     packages = [path for path in modules().values() if path.name == "__init__.py"]
     silent = [str(path.relative_to(ROOT)) for path in packages if not ast.get_docstring(ast.parse(path.read_text()))]
     assert silent == []
+
+
+def test_packages_say_what_they_import() -> None:
+    """Or who may import them; that of `leveret` itself names the program."""
+    packages = [path for name, path in modules().items() if path.name == "__init__.py" and name.startswith("leveret.")]
+    texts = {path.relative_to(ROOT): ast.get_docstring(ast.parse(path.read_text())) or "" for path in packages}
+    assert [str(path) for path, text in texts.items() if "import" not in text] == []
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

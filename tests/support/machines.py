@@ -55,7 +55,8 @@ from leveret.protocol.frames import BODY, HEAD, HEADER, HEARTBEAT, METHOD, PROTO
 from leveret.protocol.properties import Properties, decode, encode
 from leveret.protocol.tables import Field, Table, from_python, table_from_python, to_python
 from leveret.sessions.amqp.connection import Connection
-from leveret.sessions.amqp.limits import Limits, Peer
+from leveret.sessions.amqp.limits import Limits
+from leveret.sessions.peer import Peer
 from leveret.storage.format.queue_block import PERSISTENT, REDELIVERED, Block, Run
 
 LOOPBACK: Final = Peer("127.0.0.1", 40_000, "127.0.0.1", 5672, True)

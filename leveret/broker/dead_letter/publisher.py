@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from leveret.broker.queue.queue import Queue
 
 REJECTED: Final = "rejected"
-EXPIRED: Final = "expired"
 MAXLEN: Final = "maxlen"
 COUNT_MAX: Final = (1 << 63) - 1
 LOGGED_MAX: Final = 10_000

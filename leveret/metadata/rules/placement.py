@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from leveret.metadata.model.records import QueueSpec
     from leveret.metadata.store import Metadata
 
-MODES: Final = ("all", "exactly", "nodes")
 LINKS: Final = "queue-mirror-links"  # A component: its parameters name mirrors that an operator added by hand.
 JOBS: Final = "leveret-job"  # A component: its parameters are the last results of jobs.
 MOVES: Final = "queue-moves"  # A component: its parameters name the nodes to which queues are moving.

@@ -93,7 +93,6 @@ class PartitionPause:
         self.on_paused: Callable[[], None] = lambda: None  # Closes the listeners for clients.
         self.on_resumed: Callable[[], None] = lambda: None  # Opens the listeners for clients again.
         self.active = False
-        self.resumed_ms: int | None = None
         self._talks: dict[str, _Talk] = {}
         self._known: Membership | None = None
         self._numbers = 0
@@ -262,7 +261,6 @@ class PartitionPause:
         logger.warning("Cluster recovery detected - this node serves clients again")
         self._contact += 1
         self._caught_up = False
-        self.resumed_ms = self.node.environment.wall_ms()
         for peer, talk in self._talks.items():
             self._say_resumed(peer, talk)
         self.node.member_changes.look_at_all()

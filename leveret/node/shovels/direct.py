@@ -16,7 +16,7 @@ from leveret.metadata.rules.permissions import OPERATOR
 from leveret.node.sockets.amqp_socket import AmqpSocket
 from leveret.sessions.amqp.handshake import CAPABILITIES as SERVER_CAPABILITIES
 from leveret.sessions.amqp.inner_connection import CAPABILITIES, InnerConnection
-from leveret.sessions.amqp.limits import Peer
+from leveret.sessions.peer import Peer
 
 if TYPE_CHECKING:
     from leveret.client.amqp import Table

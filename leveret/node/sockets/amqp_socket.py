@@ -26,7 +26,7 @@ from leveret.base.hosts import is_loopback
 from leveret.node.sockets.certificates import LoginFrom, login_name
 from leveret.node.sockets.lingering import asked_s
 from leveret.sessions.amqp.connection import Connection
-from leveret.sessions.amqp.limits import Peer
+from leveret.sessions.peer import Peer
 
 if TYPE_CHECKING:
     from leveret.broker.client_connection import ClientConnection

@@ -9,7 +9,7 @@ from leveret.sessions.mqtt.connection import Connection
 
 if TYPE_CHECKING:
     from leveret.broker.client_connection import ClientConnection
-    from leveret.sessions.amqp.limits import Peer
+    from leveret.sessions.peer import Peer
 
 WEB_SUBPROTOCOLS: Final = ("mqtt",)
 

@@ -9,7 +9,7 @@ from leveret.sessions.stomp.connection import Connection
 
 if TYPE_CHECKING:
     from leveret.broker.client_connection import ClientConnection
-    from leveret.sessions.amqp.limits import Peer
+    from leveret.sessions.peer import Peer
 
 STOMP_SUBPROTOCOLS: Final = ("v12.stomp", "v11.stomp", "v10.stomp")
 

@@ -49,9 +49,9 @@ from leveret.sessions.amqp.change_backlog import ChangeBacklog
 from leveret.sessions.amqp.channel import Channel
 from leveret.sessions.amqp.handshake import Handshake
 from leveret.sessions.amqp.origin_channel import OriginChannel
-from leveret.sessions.amqp.output import Output
 from leveret.sessions.amqp.producer_channel import Producer, ProducerChannel
 from leveret.sessions.amqp.publish_fast_path import PublishFastPath, frame_error, octets
+from leveret.sessions.output import Output
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
@@ -60,7 +60,8 @@ if TYPE_CHECKING:
     from leveret.broker.session.session import Session
     from leveret.broker.vhost import Vhost
     from leveret.metadata.model.refusals import Refusal
-    from leveret.sessions.amqp.limits import Limits, Peer
+    from leveret.sessions.amqp.limits import Limits
+    from leveret.sessions.peer import Peer
 
 LEAVE_TICKS_MAX: Final = 3  # Without a majority, exclusive queues are deleted when there is one again.
 # Methods that change metadata. Those of different channels may be under way at the same time.

@@ -16,13 +16,11 @@ from leveret.protocol.frames import FRAME_MIN_SIZE
 from leveret.protocol.tables import BadTable, decode_table, table_from_python
 from leveret.sessions.amqp.origin_channel import PROPERTY
 from leveret.sessions.amqp.producer_channel import BadProducer, producer_of
+from leveret.sessions.peer import COMPATIBLE_PRODUCT, COMPATIBLE_VERSION
 
 if TYPE_CHECKING:
     from leveret.sessions.amqp.connection import Connection
 
-# Clients choose their behaviour by these two: Celery uses global QoS only towards a RabbitMQ of at least 3.3.
-COMPATIBLE_PRODUCT: Final = "RabbitMQ"
-COMPATIBLE_VERSION: Final = "3.10.8"
 CAPABILITIES: Final = (
     "publisher_confirms",
     "exchange_exchange_bindings",

@@ -1,4 +1,4 @@
-"""What a client may cost, and what is known of it before it says a word."""
+"""What a client of AMQP may cost."""
 
 from __future__ import annotations
 
@@ -16,20 +16,3 @@ class Limits:
     message_bytes_max: int = 134_217_728
     mechanisms: tuple[str, ...] = ("PLAIN", "AMQPLAIN")
     loopback_users: frozenset[str] = frozenset({"guest"})
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """The two ends of a client's socket."""
-
-    host: str
-    port: int
-    local_host: str
-    local_port: int
-    is_loopback: bool
-    tls: bool = False
-    certificate: str | None = None  # The name in the client's certificate, which was checked.
-    web: bool = False  # Over a WebSocket.
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port} -> {self.local_host}:{self.local_port}"

@@ -45,12 +45,12 @@ from leveret.protocol.mqtt.packets import (
 )
 from leveret.protocol.mqtt.properties import Prop
 from leveret.protocol.mqtt.reason_codes import MqttError, Reason, protocol_error
-from leveret.sessions.amqp.output import Output
 from leveret.sessions.mqtt.ack_runs import HEADS, run_at
 from leveret.sessions.mqtt.deliveries import Deliveries
 from leveret.sessions.mqtt.login import SIZE_MAX, MqttLogin
 from leveret.sessions.mqtt.publisher import Publisher
 from leveret.sessions.mqtt.subscriptions import Subscriptions
+from leveret.sessions.output import Output
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from leveret.broker.session.session import Session
     from leveret.broker.vhost import Vhost
     from leveret.metadata.model.refusals import Refusal
-    from leveret.sessions.amqp.limits import Peer
     from leveret.sessions.mqtt.limits import MqttLimits
+    from leveret.sessions.peer import Peer
 
 PINGRESP: Final = b"\xd0\x00"
 NO_CHANNELS: Final[dict[int, Any]] = {}

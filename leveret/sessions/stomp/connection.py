@@ -34,7 +34,7 @@ from leveret.protocol.stomp.decoder import Inbox, Incomplete, decode, skip, span
 from leveret.protocol.stomp.encoder import END, HEART_BEAT, head_of, length_line
 from leveret.protocol.stomp.escaping import escaped
 from leveret.protocol.stomp.frames import V10, Malformed
-from leveret.sessions.amqp.output import Output
+from leveret.sessions.output import Output
 from leveret.sessions.stomp.deliveries import Deliveries
 from leveret.sessions.stomp.errors import StompError, told
 from leveret.sessions.stomp.login import StompLogin
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from leveret.broker.session.topology import Topology
     from leveret.broker.vhost import Vhost
     from leveret.protocol.stomp.frames import Frame, FrameLimits
-    from leveret.sessions.amqp.limits import Peer
+    from leveret.sessions.peer import Peer
     from leveret.sessions.stomp.limits import StompLimits
 
 NO_CHANNELS: Final[dict[int, Any]] = {}

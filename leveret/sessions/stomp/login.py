@@ -15,7 +15,7 @@ from leveret.base.visible_text import visible
 from leveret.broker.session.session import Session
 from leveret.protocol.stomp.encoder import encode
 from leveret.protocol.stomp.frames import V10, VERSIONS, Frame
-from leveret.sessions.amqp.handshake import COMPATIBLE_PRODUCT, COMPATIBLE_VERSION
+from leveret.sessions.peer import COMPATIBLE_PRODUCT, COMPATIBLE_VERSION
 from leveret.sessions.stomp.errors import SUPPORTED, StompError
 
 if TYPE_CHECKING:

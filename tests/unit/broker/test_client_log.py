@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from leveret.protocol import methods as m
 from leveret.sessions.amqp.connection import Connection
-from leveret.sessions.amqp.limits import Limits, Peer
+from leveret.sessions.amqp.limits import Limits
+from leveret.sessions.peer import Peer
 from tests.support.machines import World
 
 PEER = Peer("10.0.0.9", 40000, "10.0.0.7", 5672, False)

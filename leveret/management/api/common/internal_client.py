@@ -1,10 +1,10 @@
 """A client inside the node, for whoever publishes, gets, declares or binds over HTTP.
 
-What a queue, an exchange or a publish may be is decided by AMQP's channels: who may do it, what is equivalent to what
-exists, what RabbitMQ says when it is refused, how a queue of another node is asked. To decide it once more for HTTP
-would be to decide it differently, sooner or later. So a request of that kind is done by a connection as any client has,
-only that nothing lies between: frames are handed over where a socket would carry them. It has the rights of the user
-who asked over HTTP, and no other; it knows no password, for HTTP's has been checked.
+RabbitMQ's HTTP API answers with the replies of AMQP: their codes, names and texts, and its own for what AMQP cannot
+express, such as a name of more than 255 bytes. So a request of that kind is done by a connection as any client has,
+only that nothing lies between: frames are handed over in place of a socket. `broker.session` would do without
+frames, but a connection without a socket is there anyway, for shovels (`node.shovels.direct`). It has the rights of the
+user who asked over HTTP, and no other; it knows no password, for HTTP's has been checked.
 
 It differs from a client's in three ways. It begins where a handshake ends. It is not counted against the limits of a
 vhost, a user or the node, nor told of in the log: it lasts as long as a request, there are no more of them than HTTP
@@ -26,7 +26,7 @@ from leveret.protocol import methods as m
 from leveret.protocol.frames import BODY, HEAD, HEADER, METHOD, OVERHEAD, content
 from leveret.protocol.properties import Properties, decode, encode
 from leveret.sessions.amqp.inner_connection import CHANNEL, InnerConnection
-from leveret.sessions.amqp.limits import Peer
+from leveret.sessions.peer import Peer
 
 if TYPE_CHECKING:
     from leveret.management.http.http_messages import Request

@@ -12,7 +12,7 @@ from leveret.management.api.common.listing import Listing, Row, past_of, query_o
 from leveret.management.http.http_messages import Request, Response, json_response, not_found
 from leveret.node.admin.statistics.node_rows import RETENTION, exchange_types
 from leveret.node.system.time_slices import TimeSlices
-from leveret.sessions.amqp.handshake import COMPATIBLE_VERSION
+from leveret.sessions.peer import COMPATIBLE_VERSION
 
 if TYPE_CHECKING:
     from leveret.management.app import Management

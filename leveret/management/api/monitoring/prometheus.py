@@ -25,8 +25,8 @@ from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.rules.global_parameters import CLUSTER_ID
 from leveret.node.admin.statistics.peer_stats import mirror_figures
 from leveret.node.system.time_slices import TimeSlices
-from leveret.sessions.amqp.handshake import COMPATIBLE_VERSION
 from leveret.sessions.mqtt.connection import Connection as MqttConnection
+from leveret.sessions.peer import COMPATIBLE_VERSION
 from leveret.sessions.stomp.connection import Connection as StompConnection
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from leveret.node.sockets.peer_socket import CallFailed
 from leveret.node.stats.memory import breakdown, named_for_tools
 from leveret.node.system.alarms import RESOURCES, sockets_limit
 from leveret.node.system.json_answers import read_object
-from leveret.sessions.amqp.handshake import COMPATIBLE_VERSION
+from leveret.sessions.peer import COMPATIBLE_VERSION
 
 if TYPE_CHECKING:
     from leveret.node.admin.dispatch import Control

@@ -18,7 +18,7 @@ from leveret.node.stats import stats_history as s
 from leveret.node.stats.queue_rows import OF_ALL, Windows, lengths, message_stats
 from leveret.node.stats.stats_history import ObjectHistory, open_files
 from leveret.node.system.alarms import sockets_limit
-from leveret.sessions.amqp.handshake import COMPATIBLE_VERSION
+from leveret.sessions.peer import COMPATIBLE_VERSION
 
 if TYPE_CHECKING:
     from leveret.node.admin.dispatch import Control

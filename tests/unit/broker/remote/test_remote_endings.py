@@ -13,7 +13,7 @@ from leveret.broker.remote.remote_queue import RemoteQueue, resubscribe
 from leveret.links import frame_types
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
-from leveret.sessions.amqp.output import OUT_BYTES_MAX
+from leveret.sessions.output import OUT_BYTES_MAX
 from tests.support.brokers import Cluster
 from tests.support.machines import publish
 from tests.support.remote import DOWN, client_with_queue, cut, cut_and_join, delivered, depth, types

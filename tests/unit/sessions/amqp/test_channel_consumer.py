@@ -9,7 +9,7 @@ import pytest
 from leveret.broker.queue import ordered_queue
 from leveret.protocol import methods as m
 from leveret.protocol.tables import Field
-from leveret.sessions.amqp.output import OUT_BYTES_MAX
+from leveret.sessions.output import OUT_BYTES_MAX
 from tests.support.machines import Client, Conversation, World, converse, publish, written_conversations
 
 

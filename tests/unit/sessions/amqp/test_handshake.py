@@ -10,7 +10,8 @@ from leveret.broker.login_attempts import FAILURES_MAX, LATE_MS, WAITING_MAX
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from leveret.protocol.tables import Field, table_from_python, to_python
-from leveret.sessions.amqp.limits import Limits, Peer
+from leveret.sessions.amqp.limits import Limits
+from leveret.sessions.peer import Peer
 from tests.support.machines import (
     ALL_CAPABILITIES,
     LOOPBACK,

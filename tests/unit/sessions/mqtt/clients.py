@@ -9,9 +9,9 @@ from leveret.protocol.mqtt import packets as k
 from leveret.protocol.mqtt import properties as p
 from leveret.protocol.mqtt.decoder import decode, packet_end
 from leveret.protocol.mqtt.encoder import encode
-from leveret.sessions.amqp.limits import Peer
 from leveret.sessions.mqtt.connection import Connection
 from leveret.sessions.mqtt.limits import MqttLimits
+from leveret.sessions.peer import Peer
 from tests.support.machines import World
 
 LOOPBACK: Final = Peer("127.0.0.1", 40_000, "127.0.0.1", 1883, True)

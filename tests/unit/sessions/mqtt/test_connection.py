@@ -13,9 +13,9 @@ from leveret.protocol.mqtt import properties as p
 from leveret.protocol.mqtt.encoder import encode
 from leveret.protocol.mqtt.properties import Prop
 from leveret.protocol.mqtt.reason_codes import Reason
-from leveret.sessions.amqp.limits import Peer
 from leveret.sessions.mqtt.connection import Connection
 from leveret.sessions.mqtt.limits import MqttLimits
+from leveret.sessions.peer import Peer
 from tests.support.machines import World
 from tests.unit.sessions.mqtt.clients import LOOPBACK, MqttClient, ack, connected, messages
 

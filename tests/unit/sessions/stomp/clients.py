@@ -10,7 +10,7 @@ from typing import Final
 
 from leveret.protocol.stomp.decoder import Incomplete, decode, skip, span_at
 from leveret.protocol.stomp.frames import Frame, FrameLimits
-from leveret.sessions.amqp.limits import Peer
+from leveret.sessions.peer import Peer
 from leveret.sessions.stomp.connection import Connection
 from leveret.sessions.stomp.limits import StompLimits
 from tests.support.machines import World

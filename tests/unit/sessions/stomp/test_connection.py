@@ -8,7 +8,7 @@ from leveret.broker.delivery.batch import Span
 from leveret.broker.session.message import content_of
 from leveret.protocol.properties import Properties
 from leveret.protocol.tables import Field
-from leveret.sessions.amqp.limits import Peer
+from leveret.sessions.peer import Peer
 from leveret.sessions.stomp.limits import StompLimits
 from tests.support.machines import World
 from tests.unit.sessions.stomp.clients import StompClient, connected, error
