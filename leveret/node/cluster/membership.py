@@ -57,7 +57,7 @@ HAND_OVER_S: Final = 1.0
 RETRY_S: Final = 0.5
 REFUSALS_MAX: Final = 5  # Seconds in which a node that starts is turned away by the majority.
 CALL_S: Final = 5.0
-QUEUE_S: Final = 0.002  # What each queue adds to that when a node leaves: see `bulk_delete`.
+QUEUE_S: Final = 0.003  # What each queue adds to that when a node leaves: see `bulk_delete`.
 
 
 class MemberStatus(NamedTuple):

@@ -1,8 +1,8 @@
 """Paces many commands for one purpose (an import, the deletion of a vhost), so that clients notice little of them.
 
 Each command is applied at every node, and a thousand queues take each node a third of a second. So such a bulk is
-proposed in small portions, and after each portion there is a rest as long as the portion took: all other work of the
-nodes gets half of their time.
+proposed in small portions, and after each portion there is a rest twice as long as the portion took: mirrors of new
+queues are made in the first half of it, and all other work of the nodes gets half of their time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from leveret.metadata.store import Applied
 
 AT_ONCE: Final = 50  # Commands: even with mirrors, some milliseconds at each node.
+REST: Final = 2.0  # For each second that a portion took.
 REST_S_MAX: Final = 1.0  # A portion that took longer has waited for something else.
 
 
@@ -30,5 +31,5 @@ async def agree(cluster: Agreeing, portion: Sequence[Command], rests: bool = Tru
     began = loop.time()
     answers = await asyncio.gather(*map(cluster.change, portion))
     if rests:
-        await asyncio.sleep(min(loop.time() - began, REST_S_MAX))
+        await asyncio.sleep(min(REST * (loop.time() - began), REST_S_MAX))
     return list(answers)
