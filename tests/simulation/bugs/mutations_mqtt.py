@@ -44,7 +44,7 @@ MQTT: Final = (
         "MqttConsumer._numbered",
         "if deliveries.has_taken(own): ...",
         "if False: ...",
-        first=5,
+        first=2,
     ),
     Mutation(
         "an identifier can be used again before it is released",
@@ -52,6 +52,14 @@ MQTT: Final = (
         "Deliveries._on_received",
         "change = SessionChange(releasing=ranges_of(ids), taken_of=self.taken_of, taken=taken)",
         "change = SessionChange(taken_of=self.taken_of, taken=taken)",
+        first=2,
+    ),
+    Mutation(
+        "a QoS 2 message of a shared subscription stays with the group",
+        1,
+        "MqttConsumer._numbered",
+        "if qos == 2 and self.group and deliveries.is_kept: ...",
+        "if False: ...",
         first=3,
     ),
     Mutation(
@@ -67,7 +75,6 @@ MQTT: Final = (
         "RetainedMessages.keep",
         "waiting.message, waiting.size = message, size",
         "waiting.size = size",
-        first=1,
     ),
     Mutation(
         "a connection that is taken over stays",
