@@ -33,6 +33,7 @@ RUN_TOPIC: Final = "benchmark/run{:04}"  # Of each run its own: a broker may sti
 WINDOW: Final = 500
 NODES: Final = 3
 IDLE, QUICK_IDLE = 10_000, 200
+AT_ONCE: Final = 100  # Connections that are opened together: fewer than the sockets that a listener lets wait.
 RETAINED, QUICK_RETAINED = 100_000, 2_000
 RETAINED_TOPIC: Final = "benchmark/retained"
 SETTLE_S, QUICK_SETTLE_S = 1.0, 0.1
@@ -182,8 +183,8 @@ class Measures:
     def _idle(self) -> None:
         count = QUICK_IDLE if self.quick else IDLE
         for kind in self.kinds:
-            with self._started(kind) as broker:
-                for name, topic_filter in (("idle", None), ("subscribed", TOPIC)):
+            for name, topic_filter in (("idle", None), ("subscribed", TOPIC)):
+                with self._started(kind) as broker:  # A new one: memory that others left would be used again.
                     self._figure(f"{name}_bytes", broker, self._weigh(broker, count, topic_filter))
 
     def _weigh(self, broker: MqttBroker, count: int, topic_filter: str | None) -> float:
@@ -194,10 +195,18 @@ class Measures:
                     first.subscribe(TOPIC, 0)
             time.sleep(self.settle_s)
             before, began = broker.resident_bytes(), time.perf_counter()
-            for number in range(count):
-                client = opened.enter_context(Client(broker.mqtt_port, f"benchmark-idle-{number:05}"))
+            for at in range(0, count, AT_ONCE):
+                some = [
+                    opened.enter_context(Client(broker.mqtt_port, f"benchmark-idle-{number:05}", is_waiting=True))
+                    for number in range(at, min(at + AT_ONCE, count))
+                ]
+                for client in some:
+                    client.expect_accepted()
                 if topic_filter is not None:
-                    client.subscribe(f"{topic_filter}/{number:05}", 0)
+                    for number, client in enumerate(some, at):
+                        client.socket.sendall(packets.subscribe(f"{topic_filter}/{number:05}", 0))
+                    for client in some:
+                        client.expect_granted(0)
             took = time.perf_counter() - began
             time.sleep(self.settle_s)
             each = (broker.resident_bytes() - before) / count

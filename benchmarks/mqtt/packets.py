@@ -69,17 +69,24 @@ class NotSupported(Exception):
 
 
 class Client:
-    """A connection that is open: its CONNECT was accepted. Calls wait for their answer."""
+    """A connection that is open: its CONNECT was accepted, unless it `is_waiting` for that. Calls wait for their
+    answer."""
 
-    def __init__(self, port: int, client_id: str, is_clean: bool = True, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        port: int,
+        client_id: str,
+        is_clean: bool = True,
+        timeout_s: float = TIMEOUT_S,
+        is_waiting: bool = False,
+    ) -> None:
         self.received = b""
         self.socket = socket.create_connection((HOST, port), timeout_s)
         try:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.socket.sendall(connect(client_id, is_clean))
-            code = self.expect(CONNACK, 4)[3]
-            if code:
-                raise BrokerError(f"CONNECT was refused with code {code}")
+            if not is_waiting:
+                self.expect_accepted()
         except BaseException:
             self.socket.close()
             raise
@@ -91,6 +98,11 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.socket.close()
+
+    def expect_accepted(self) -> None:
+        code = self.expect(CONNACK, 4)[3]
+        if code:
+            raise BrokerError(f"CONNECT was refused with code {code}")
 
     def expect(self, head: int, size: int) -> bytes:
         """Returns the next packet, which has this first byte and size. What came with it stays in `received`."""
@@ -106,6 +118,9 @@ class Client:
 
     def subscribe(self, topic_filter: str, qos: int) -> None:
         self.socket.sendall(subscribe(topic_filter, qos))
+        self.expect_granted(qos)
+
+    def expect_granted(self, qos: int) -> None:
         granted = self.expect(SUBACK, 5)[4]
         if granted != qos:
             raise NotSupported(f"asked for QoS {qos} and got {granted:#x}")
