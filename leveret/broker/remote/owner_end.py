@@ -29,6 +29,7 @@ from leveret.broker.remote.handover import unmark
 from leveret.links import frame_types
 from leveret.links.proposals import BadFrame
 from leveret.metadata.model.refusals import Refusal
+from leveret.metadata.rules.ha_policy import is_stream
 from leveret.storage.format.errors import FormatError
 from leveret.storage.format.queue_block import KEPT, SHARED
 from leveret.storage.format.queue_marks import unpack_marks
@@ -391,7 +392,7 @@ class OwnerEnd:
 
     def _on_subscribe(self, number: int, queue: AnyQueue, rest: bytes) -> None:
         subscription, no_ack, exclusive, prefetch, priority, *begin = w.unpack_one(w.SUBSCRIBE_HEAD, rest)
-        if begin[0] not in STARTS:
+        if begin[0] not in STARTS or (begin[0] == ORIGINS and is_stream(queue.spec.arguments)):
             raise BadFrame(f"a subscription that begins at {begin}")
         start = Start(*begin) if begin[0] else None
         tag = rest[w.SUBSCRIBE_HEAD.size :].decode("utf-8", "surrogateescape")
