@@ -7,8 +7,8 @@ STAMP := $(VENV)/.installed
 EXTRAS ?= test,bench
 # Only folders that hold Python: mypy refuses an empty one.
 CODE := $(sort $(dir $(wildcard $(addsuffix /*.py,leveret pyspark_leveret simulation benchmarks tests))))
-NODE_PACKAGES := amqplib mqtt
-NODE_CLIENTS := node_modules/.amqplib-mqtt
+NODE_PACKAGES := amqplib mqtt stompit @stomp/stompjs ws
+NODE_CLIENTS := node_modules/.amqplib-mqtt-stomp
 CORES := $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8))')
 # Tests of clusters mostly wait: with two processes more than there are cores, these are never idle. Others compute.
 PROCESSES := $(shell echo $$(($(CORES) + 2)))
@@ -57,8 +57,8 @@ types: $(STAMP)
 pytest: $(STAMP) node-clients debian-clients chromium java
 	$(PY) -m pytest -r fEs --numprocesses $(PROCESSES) --dist worksteal
 
-# amqplib and mqtt, for tests/system/clients/node and tests/system/mqtt/node. Those tests are skipped where they are
-# missing, and say so.
+# Clients in Node, for tests/system/clients/node, tests/system/mqtt/node and tests/system/stomp/node. Those tests are
+# skipped where they are missing, and say so.
 node-clients:
 	@if [ -f $(NODE_CLIENTS) ]; then :; \
 	elif ! command -v npm >/dev/null || ! command -v node >/dev/null; then \
