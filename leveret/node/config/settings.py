@@ -258,6 +258,7 @@ class Settings:
     web_stomp_path: str = "/ws"
     web_stomp_frame: Literal["text", "binary"] = "text"  # in which messages are sent, unless they are no text
     web_stomp_message_max: int | None = None  # bytes of a WebSocket message
+    web_stomp_http_auth: bool = False  # the login of the HTTP request counts, if there is one
 
     # Authentication
     auth_mechanisms: tuple[Literal["PLAIN", "AMQPLAIN", "EXTERNAL"], ...] = ("PLAIN", "AMQPLAIN")

@@ -272,6 +272,7 @@ def _accepting(name: str, node: Node) -> Accepting:
             STOMP_SUBPROTOCOLS,
             takes_text=True,
             sends_text=settings.web_stomp_frame == "text",
+            takes_login=settings.web_stomp_http_auth,
             needs_subprotocol=False,
             message_bytes_max=settings.web_stomp_message_max,
         )

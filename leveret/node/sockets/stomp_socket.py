@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from leveret.node.sockets.amqp_socket import AmqpSocket
 from leveret.sessions.stomp.connection import Connection
@@ -21,6 +21,10 @@ class StompSocket(AmqpSocket):
 
     def new_connection(self, peer: Peer) -> ClientConnection:
         return Connection(self.node.broker, peer, self.node.stomp_limits)
+
+    def on_http_login(self, user: str, password: str) -> None:
+        """The request for a WebSocket has told who the client is (`web_stomp.use_http_auth`)."""
+        cast(Connection, self.connection).login_part.given = user, password
 
     def login_timeout_ms(self) -> int | None:
         return self.node.settings.stomp_login_timeout_ms

@@ -16,12 +16,13 @@ after its request. No extension is agreed on, so nothing is compressed.
 from __future__ import annotations
 
 import asyncio
+import base64
 import enum
 import http
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import h11
 from wsproto.connection import Connection, ConnectionState, ConnectionType
@@ -50,6 +51,13 @@ class Service:
     takes_text: bool = False
     sends_text: bool = False  # What is text is sent in text frames.
     message_bytes_max: int | None = None  # Of a message, in all its frames.
+    takes_login: bool = False  # A login in the request is that of the client: see `TakesLogin`.
+
+
+class TakesLogin(Protocol):
+    """A protocol inside of a WebSocket that can be told who has asked for it."""
+
+    def on_http_login(self, user: str, password: str) -> None: ...
 
 
 class Refused(Exception):
@@ -96,6 +104,21 @@ def accepted(request: h11.Request, service: Service) -> bytes:
     if chosen is not None:
         headers.append(("sec-websocket-protocol", chosen))
     return _response(101, headers)
+
+
+def login_in(request: h11.Request) -> tuple[str, str] | None:
+    """Returns the user and the password that a request names, if it does. Raises Refused."""
+    values = [value for name, value in request.headers if name == b"authorization"]
+    if not values:
+        return None
+    scheme, _, encoded = values[0].partition(b" ")
+    try:
+        user, colon, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
+    except ValueError:
+        colon = ""
+    if len(values) != 1 or scheme.lower() != b"basic" or not colon:
+        raise Refused(400, "the header Authorization must be Basic, with a user and a password")
+    return user, password
 
 
 def refusal(refused: Refused) -> bytes:
@@ -215,6 +238,8 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
             answer = accepted(request, self.service)
             if not isinstance(reader.next_event(), h11.EndOfMessage):
                 raise Refused(400, "a request for an upgrade has no body")
+            if self.service.takes_login and (login := login_in(request)) is not None:
+                cast(TakesLogin, self.inner).on_http_login(*login)
         except h11.RemoteProtocolError as error:
             self._refuse(Refused(error.error_status_hint, "the request is no HTTP, or too long"))
             return b""

@@ -1,9 +1,11 @@
 """From CONNECT to CONNECTED: the version, the user, the vhost and the heart-beats of a client.
 
-The user is found as with RabbitMQ: by the header `login`; without it by the certificate, if `stomp.ssl_cert_login` is
-set and there is one; otherwise it is `stomp.default_user`. With `stomp.implicit_connect` a client that sends another
-frame first is logged in the same way, as a client of STOMP 1.0, and is sent no CONNECTED. A failed login is answered
-late if there were many (`broker.logins`); the client may try twice again, until the login timeout.
+The user is found as with RabbitMQ: by the login of the HTTP request, if `web_stomp.use_http_auth` is set and it has
+one, and then headers count for nothing; otherwise by the header `login`; without it by the certificate, if
+`stomp.ssl_cert_login` is set and there is one; otherwise it is `stomp.default_user`. With `stomp.implicit_connect` a
+client that sends another frame first is logged in the same way, as a client of STOMP 1.0, and is sent no CONNECTED. A
+failed login is answered late if there were many (`broker.logins`); the client may try twice again, until the login
+timeout.
 """
 
 from __future__ import annotations
@@ -28,12 +30,13 @@ _HEART_BEAT: Final = re.compile(r" *(-?[0-9]{1,10}) *, *(-?[0-9]{1,10}) *\Z")
 class StompLogin:
     """The way of a connection to its session."""
 
-    __slots__ = ("auth_login", "connection", "due_ms", "failures", "is_implicit", "late", "mechanism")
+    __slots__ = ("auth_login", "connection", "due_ms", "failures", "given", "is_implicit", "late", "mechanism")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.mechanism = ""
         self.auth_login = ""  # As the client, its certificate or the settings say.
+        self.given: tuple[str, str] | None = None  # The user and the password, if they were told beforehand.
         self.is_implicit = False
         self.late: StompError | None = None  # The answer to a failed login, at `due_ms`.
         self.due_ms = 0
@@ -88,6 +91,9 @@ class StompLogin:
     def _credentials(self, frame: Frame) -> tuple[str, str | None]:
         """The user and the password; None if a certificate has told the user."""
         connection, limits = self.connection, self.connection.limits
+        if self.given is not None:
+            self.mechanism = "PLAIN"
+            return self.given
         login, certificate = frame.headers.get("login"), connection.peer.certificate
         if login is None and limits.cert_login and certificate is not None:
             self.mechanism = "EXTERNAL"

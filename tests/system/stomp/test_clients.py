@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import socket
 import ssl
 from collections.abc import Iterator
@@ -112,11 +113,12 @@ def test_with_amqp_and_mqtt(server: Server) -> None:
 class Web:
     """A WebSocket whose frames a test makes."""
 
-    def __init__(self, port: int, *subprotocols: str) -> None:
+    def __init__(self, port: int, *subprotocols: str, login: bytes | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
         self.frames = WSConnection(ConnectionType.CLIENT)
         self.events: list[Event] = []
-        self.send(Request("127.0.0.1", "/ws", subprotocols=list(subprotocols)))
+        headers = [] if login is None else [(b"authorization", b"Basic " + base64.b64encode(login))]
+        self.send(Request("127.0.0.1", "/ws", subprotocols=list(subprotocols), extra_headers=headers))
         accepted = self.event()
         assert isinstance(accepted, AcceptConnection)
         self.subprotocol = accepted.subprotocol
@@ -172,3 +174,29 @@ def test_tls_and_certificates(tmp_path: Path) -> None:
             assert secure.recv(65536).startswith(b"CONNECTED\n")
     finally:
         server.end()
+
+
+def test_a_web_socket_whose_request_has_a_login(tmp_path: Path) -> None:
+    user = "default_user = web\ndefault_pass = with:colons\n"
+    listener = "web_stomp.tcp.listener = 127.0.0.1:0\nweb_stomp.use_http_auth = true\n"
+    server = Server(tmp_path, user + listener).start()
+
+    def answer(login: bytes | None, connect: str) -> str:
+        web = Web(server.web_stomp_port, login=login)
+        web.send(TextMessage(f"CONNECT\naccept-version:1.2\n{connect}\n\0"))
+        event = web.event()
+        assert isinstance(event, TextMessage)
+        web.socket.close()
+        return event.data.partition("\n\n")[0].replace("\n", "|")
+
+    assert answer(b"web:with:colons", "").startswith("CONNECTED|")
+    assert answer(b"web:with:colons", "login:guest\npasscode:wrong\n").startswith("CONNECTED|")
+    assert answer(b"web:wrong", "login:web\npasscode:with:colons\n").startswith("ERROR|message:Bad CONNECT|")
+    assert answer(None, "login:web\npasscode:with:colons\n").startswith("CONNECTED|")
+    assert answer(None, "").startswith("ERROR|message:Bad CONNECT|")
+    for bad in (b"Basic !", b"Basic " + base64.b64encode(b"no colon"), b"Bearer x"):
+        with socket.create_connection(("127.0.0.1", server.web_stomp_port), PATIENCE_S) as raw:
+            request = WSConnection(ConnectionType.CLIENT)
+            raw.sendall(request.send(Request("127.0.0.1", "/ws", extra_headers=[(b"authorization", bad)])))
+            assert raw.recv(100).startswith(b"HTTP/1.1 400")
+    server.end()
