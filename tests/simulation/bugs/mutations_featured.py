@@ -86,7 +86,7 @@ FEATURED: Final = (
         "what is turned away is confirmed",
         1,
         "turn_away",
-        "if pending is not None:\n    pending.refused = True",
+        "if pending is not None:\n    pending.mark_refused()",
         "",
         first=2,
     ),

@@ -142,8 +142,8 @@ DETACHED: Final = tuple(
         ),
         (
             "what is in doubt is delivered out of a spool without a mark",
-            "SpooledBatch.lent",
-            "batch.mark_redelivered(0, batch.left)",
+            "SpooledBatch._lend",
+            "self.mark_redelivered(0, self.left)",
             "pass",
             3,
         ),
