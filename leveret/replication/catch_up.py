@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 # The time between requests while the node has other work: at least so many ticks, and so many times the time of the
 # last.
 YIELD_TICKS, YIELD_TIMES = 3, 3
+DOUBLINGS_MAX = 6  # How often the wait for an answer doubles: from 0.15 to ten seconds.
 BATCHES = 512  # The most pieces of one answer, if each has few messages.
 
 
@@ -87,6 +88,7 @@ class Filling:
         self.yielding = False  # Whether queues are in use; set by the shell before each tick.
         self._asked: str | None = None
         self._age = 0  # Ticks since the last request.
+        self._unanswered = 0  # Requests in a row without an answer.
         self._pace = 0  # The age at which the next request may follow, while the node has other work.
         self._turn = 0  # The member to ask next.
         self._write = 0  # The write of the last piece.
@@ -139,18 +141,18 @@ class Filling:
 
     def begin(self, cut: int, bound: int, have: Ranges) -> None:
         self.cut, self.bound, self.have, self.after, self.marked = cut, bound, have, 0, False
-        self._asked = None
+        self._asked, self._unanswered = None, 0
         self._write = self.member.written
         self.check()
 
     # -- events ----------------------------------------------------------------------
 
     def on_epoch(self) -> None:
-        self._asked = None
+        self._asked, self._unanswered = None, 0
 
     def on_peer_down(self, peer: str) -> None:
         if self._asked == peer:
-            self._asked = None
+            self._asked, self._unanswered = None, 0
 
     def on_synced(self) -> None:
         self._ask()
@@ -162,8 +164,11 @@ class Filling:
         rate = self.member.options.fill_bytes_per_tick
         self._budget = min(rate, self._budget + rate)
         patience = self.member.options.retry * (1 if self.wanted else 4)
-        if self._asked is not None and self._age > patience:
+        # The answer may be on its way, over a slow link: if each repeated request brought another one, they would fill
+        # the link, and keep back all else that both nodes have to say.
+        if self._asked is not None and self._age > patience << min(self._unanswered, DOUBLINGS_MAX):
             self._asked = None
+            self._unanswered += 1
             self._turn += 1
         if self._asked is None:
             self._ask()
@@ -196,6 +201,7 @@ class Filling:
         if not frame.more:
             self._asked = None
             self._pace = max(YIELD_TICKS, YIELD_TIMES * self._age)
+        self._unanswered = 0
         self.after, self.marked = frame.upto, True
         after, upto, read_at = frame.after, frame.upto, member.raise_read_at(frame.read_at)
         member.write(Fill(after, upto, frame.live, frame.runs, read_at, frame.counts, frame.marks))

@@ -17,6 +17,7 @@ from simulation.world import run
         pytest.param(940438, 4, True, id="a consumer went while it waited for where its queue would be"),
         pytest.param(950009, 3, False, id="transient messages, stored at last, lay where another block seemed to be"),
         pytest.param(950062, 4, True, id="a queue came to a node, and went on before that node's clients knew of it"),
+        pytest.param(61040, 2, False, id="a mirror asked again for what was on its way, and filled the link"),
         pytest.param(93124597, 3, True, id="marks of redelivered messages went when their contents were paged out"),
     ],
 )

@@ -89,6 +89,18 @@ def one_that_lacks_no_message_is_given_the_marks_all_the_same() -> None:
 
 
 @scenario
+def one_that_gets_no_answer_asks_less_and_less_often() -> None:
+    """Each request brings an answer of up to a megabyte, which may be on its way over a slow link."""
+    mirror = hollow()
+    drain(mirror)
+    assert [number for number in range(1, 200) if sent(tick(mirror), Fetch)] == [4, 11, 24, 49, 98, 195]
+    effects = give(mirror, "a", Piece(2, 5, 0, (), 1, ((1, 1),), (run_of(1, b"x"),), 5))
+    assert [one.after for one in sent(effects, Fetch)] == [1]
+    assert not sent(tick(mirror, 3), Fetch)
+    assert [one.after for one in sent(tick(mirror), Fetch)] == [1]
+
+
+@scenario
 def one_whose_node_has_other_work_rests_between_pieces() -> None:
     mirror = hollow()
     drain(mirror)
