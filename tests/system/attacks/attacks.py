@@ -25,6 +25,7 @@ JSON: Final = "application/json"
 class Target:
     port: int
     management_port: int
+    stomp_port: int
 
 
 Attack = Callable[[Target, int], None]
@@ -157,6 +158,38 @@ def silent(target: Target, times: int) -> None:
                 one.close()
 
 
+def _stomp(target: Target, data: bytes) -> None:
+    """Say this to the STOMP port, and hear the answer out."""
+    address = ("127.0.0.1", target.stomp_port)
+    with contextlib.suppress(ConnectionError), socket.create_connection(address, timeout=PATIENCE_S) as sock:
+        sender = threading.Thread(target=_send_all, args=(sock, data))
+        sender.start()
+        sock.settimeout(1)
+        with contextlib.suppress(TimeoutError):
+            while sock.recv(65536):
+                pass
+        sock.shutdown(socket.SHUT_RDWR)
+        sender.join()
+
+
+def _send_all(sock: socket.socket, data: bytes) -> None:
+    with contextlib.suppress(OSError):
+        sock.sendall(data)
+
+
+def frames_of_strangers(target: Target, times: int) -> None:
+    """STOMP frames without a login: as large as they may be, of no command, with ever new names of newlines."""
+    name = b"x\\n2026-01-01 [info] forged\x1b]0;owned\x07" * 150
+    for data in (
+        b"FOO\n" + b"a:b\n" * 60 + b"\n\0",
+        b"CONNECT\nlogin:" + name + b"\npasscode:x\n\n\0",
+        b"CONNECT\n" + b"a:" + b"\\c" * 4_000 + b"\n\n\0",
+        b"CONNECT\ncontent-length:60000\n\n" + bytes(60_000) + b"\0",
+        b"\n" * 100_000,
+    ):
+        at_once(lambda _, data=data: _stomp(target, data * (1 + 300_000 // len(data))), 2 * times)  # type: ignore[misc]
+
+
 # -- With a login --------------------------------------------------------------------------------------------------
 
 
@@ -261,9 +294,29 @@ def crowd(target: Target, times: int) -> None:
             sock.close()
 
 
+def frames(target: Target, times: int) -> None:
+    """STOMP frames of a user: very many headers, ever new ones, errors without end, transactions without one."""
+    login = b"CONNECT\naccept-version:1.2\nlogin:user\npasscode:user\n\n\0"
+    headers = b"".join(b"h%d:%d\n" % (number, number) for number in range(500))
+    new = b"".join(
+        b"SEND\ndestination:/exchange/amq.fanout/%d\nx%d:y\nreceipt:%d\n\n\0" % (n, n, n) for n in range(20_000)
+    )
+    for data in (
+        (b"SEND\ndestination:/exchange/amq.fanout/k\n" + headers + b"\n\0") * 200,
+        new,
+        b"FOO\n\n\0" * 50_000,
+        b"ACK\nid:T_1@@x@@1\n\n\0" * 20_000,
+        b"BEGIN\ntransaction:t\n\n\0" + b"SEND\ntransaction:t\ndestination:/topic/a\n\nx\0" * 30_000,
+        b"".join(b"SUBSCRIBE\nid:%d\ndestination:/topic/%d\n\n\0" % (n, n) for n in range(200)),
+        b"".join(b"UNSUBSCRIBE\nid:%d\n\n\0" % n for n in range(20_000)),
+    ):
+        at_once(lambda _, data=data: _stomp(target, login + data + b"DISCONNECT\n\n\0"), 2 * times)  # type: ignore[misc]
+
+
 ATTACKS: Final[dict[str, Attack]] = {
     attack.__name__: attack
     for attack in (
         login, names, passwords, strangers, origins, silent, bodies, imports, policies, parameters, messages, crowd,
+        frames_of_strangers, frames,
     )
-}
+}  # fmt: skip

@@ -19,6 +19,7 @@ MEMORY_BYTES_MAX: Final = 300 << 20  # The same, of all.
 CONFIG: Final = """
 management.tcp.port = 0
 management.tcp.ip = 127.0.0.1
+stomp.listeners.tcp.1 = 127.0.0.1:0
 prometheus.tcp.port = 0
 prometheus.tcp.ip = 127.0.0.1
 """
@@ -67,7 +68,7 @@ class Stage:
         """What the well-behaved client had to wait, and more. Raises AssertionError."""
         server = self.server
         logged = len(server.log())
-        target = Target(server.port, server.management_port)
+        target = Target(server.port, server.management_port, server.stomp_port)
         ports = map(str, (server.pid, server.port, server.management_port))
         bystander = subprocess.Popen(
             [sys.executable, "-m", "tests.system.attacks.bystander", *ports],
