@@ -164,6 +164,10 @@ class ClientMachine:
         return self.life is Life.OPEN
 
     @property
+    def is_over(self) -> bool:
+        return self.life is Life.CLOSED
+
+    @property
     def is_authenticated(self) -> bool:
         return self.life is not Life.HANDSHAKE or self.handshake.is_authenticated
 
@@ -233,10 +237,7 @@ class ClientMachine:
         except BrokerError as error:
             self._shut(Closed(str(error)))
         else:
-            self.rest = b"" if self._is_over() else data[at:]
-
-    def _is_over(self) -> bool:
-        return self.life is Life.CLOSED
+            self.rest = b"" if self.is_over else data[at:]
 
     def on_lost(self, text: str) -> None:
         """The socket is gone."""
@@ -252,7 +253,7 @@ class ClientMachine:
         """Handles all complete frames, and returns the position of the first incomplete one."""
         at, size = 0, len(data)
         deliveries: list[Delivery] = []
-        while size - at >= HEAD.size and not self._is_over():
+        while size - at >= HEAD.size and not self.is_over:
             kind, channel, length = HEAD.unpack_from(data, at)
             end: int = at + length + OVERHEAD
             if length > self.frame_max - OVERHEAD or channel > CHANNEL:
@@ -274,7 +275,7 @@ class ClientMachine:
             if done is not None:
                 deliveries.append(done)
             at = end
-        if deliveries and not self._is_over():
+        if deliveries and not self.is_over:
             self.listener.on_deliveries(deliveries)
         return at
 

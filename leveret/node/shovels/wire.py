@@ -63,6 +63,9 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        if self.machine.is_over:  # The worker was stopped while the connection was being made.
+            self.transport.abort()
+            return
         self.transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         self.machine.start()
         self.flush()
