@@ -46,7 +46,7 @@ MUTATIONS = (
         "Link.on_deliveries",
         "if self.mode != 'on-confirm' and deliveries and self.acknowledges: ...",
         "if deliveries: ...",
-        first=7,
+        first=4,
     ),
     Mutation(
         "a queue takes an origin again",
