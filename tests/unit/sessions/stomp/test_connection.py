@@ -6,6 +6,7 @@ import pytest
 
 from leveret.broker.delivery.batch import Span
 from leveret.broker.session.message import content_of
+from leveret.metadata.model import commands as c
 from leveret.protocol.properties import Properties
 from leveret.protocol.tables import Field
 from leveret.sessions.peer import Peer
@@ -752,3 +753,46 @@ def test_frames_with_long_headers_are_not_remembered(world: World) -> None:
             client.send(f"SEND\ndestination:/queue/q\nlong:{'x' * size}\n\nbody^@")
     assert len(client.connection.publisher.forms.known) == 1
     assert world.queue("q").ready_count == 6
+
+
+# -- Permissions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("patterns", "frame", "why"),
+    [
+        ((".*", "^$", ".*"), "SEND\ndestination:/exchange/amq.direct/k\n\nx", "access to exchange 'amq.direct'"),
+        ((".*", ".*", "^$"), "SUBSCRIBE\nid:1\ndestination:/queue/q\n\n", "access to queue 'q'"),
+        (("^$", ".*", ".*"), "SEND\ndestination:/queue/new\n\nx", "access to queue 'new'"),
+        ((".*", ".*", "^q$"), "SUBSCRIBE\nid:1\ndestination:/exchange/amq.fanout\n\n", "access to exchange 'amq"),
+    ],
+)
+def test_permissions(world: World, patterns: tuple[str, str, str], frame: str, why: str) -> None:
+    client = connected(world)
+    client.ask("SEND\ndestination:/queue/q\n\nx^@")
+    world.apply(c.SetPermissions("guest", "/", *patterns))
+    answer = client.ask(f"{frame}^@")
+    assert answer.startswith("ERROR\nmessage:access_refused\n") and why in answer
+    assert client.connection.closed
+
+
+def test_permissions_for_topics(world: World) -> None:
+    client = connected(world)
+    world.apply(c.SetTopicPermissions("guest", "/", "amq.topic", "^mine", "^mine"))
+    assert client.ask("SEND\ndestination:/topic/mine.a\nreceipt:1\n\nx^@") == receipt("1")
+    assert client.ask("SUBSCRIBE\nid:1\ndestination:/topic/mine.*\nreceipt:2\n\n^@") == receipt("2")
+    # A known form of frames must not get past the check of another topic.
+    for number in range(3):
+        assert client.ask(f"SEND\ndestination:/topic/mine.a\nreceipt:n{number}\n\nx^@").endswith(receipt(f"n{number}"))
+    answer = client.ask("SEND\ndestination:/topic/yours.a\nreceipt:3\n\nx^@")
+    assert answer.startswith("ERROR\nmessage:access_refused\n") and "topic 'yours.a'" in answer
+
+
+def test_a_permission_that_is_taken_away_holds_for_frames_of_a_known_form(world: World) -> None:
+    client = connected(world)
+    frame = "SEND\ndestination:/queue/q\nreceipt:{}\n\nx^@"
+    for number in range(4):
+        assert client.ask(frame.format(number)) == receipt(str(number))
+    world.apply(c.SetPermissions("guest", "/", ".*", "^$", ".*"))
+    assert client.ask(frame.format(5)).startswith("ERROR\nmessage:access_refused\n")
+    assert world.queue("q").ready_count == 4
