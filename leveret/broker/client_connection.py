@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.remote.direct_reply_to import BusyLink
+    from leveret.broker.session.session import Session
     from leveret.broker.vhost import Vhost
 
 
@@ -74,6 +75,9 @@ class ClientConnection(Protocol):
     def mechanism(self) -> str: ...
     @property
     def channels(self) -> Mapping[int, Any]: ...
+    def sessions(self) -> Sequence[tuple[int, Session]]:
+        """Return its sessions, each with the number of its channel. Without channels there is one, of number 1."""
+
     @property
     def channel_max(self) -> int: ...
     @property

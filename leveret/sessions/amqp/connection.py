@@ -171,6 +171,9 @@ class Connection(PublishFastPath):
     def variables(self) -> dict[str, str]:
         return {}
 
+    def sessions(self) -> list[tuple[int, Session]]:
+        return [(number, channel.session) for number, channel in self.channels.items()]
+
     def _become(self, life: Life) -> None:
         assert life in _LATER[self.life], (self.life, life)
         self.life = life

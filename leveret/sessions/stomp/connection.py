@@ -158,6 +158,9 @@ class Connection:
     def channels(self) -> Mapping[int, Any]:
         return NO_CHANNELS
 
+    def sessions(self) -> list[tuple[int, Session]]:
+        return [] if self.session is None else [(1, self.session)]
+
     @property
     def channel_max(self) -> int:
         return 0

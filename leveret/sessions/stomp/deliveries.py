@@ -223,10 +223,10 @@ class StompConsumer:
     """The consumer of one subscription. `id`: of the subscription; None for one that is known by its destination."""
 
     __slots__ = (
-        "again", "begins_at", "cancels_on_failover", "connection", "exclusive", "first", "has_receipt", "head", "id",
-        "is_cumulative", "key", "names_twice", "no_ack", "output", "plans", "prefetch", "priority", "queue", "raw_tag",
-        "receipt_at", "receipt_end", "seen", "session", "shown", "shown_key", "size", "skip", "tag", "tail",
-        "timeout_ms", "unacked",
+        "again", "arguments", "begins_at", "cancels_on_failover", "connection", "exclusive", "first", "has_receipt",
+        "head", "id", "is_cumulative", "key", "names_twice", "no_ack", "output", "plans", "prefetch", "priority",
+        "queue", "raw_tag", "receipt_at", "receipt_end", "seen", "session", "shown", "shown_key", "size", "skip", "tag",
+        "tail", "timeout_ms", "unacked",
     )  # fmt: skip
 
     is_exact = False
@@ -252,6 +252,7 @@ class StompConsumer:
         self.no_ack = wanted.no_ack
         self.is_cumulative = is_cumulative
         self.exclusive = wanted.exclusive
+        self.arguments = wanted.arguments
         self.prefetch = 0 if wanted.no_ack else wanted.prefetch
         self.begins_at = start
         self.cancels_on_failover, self.priority, self.timeout_ms = session.consumer_options(wanted.arguments)

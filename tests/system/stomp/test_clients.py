@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import json
 import socket
 import ssl
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -199,4 +201,27 @@ def test_a_web_socket_whose_request_has_a_login(tmp_path: Path) -> None:
             request = WSConnection(ConnectionType.CLIENT)
             raw.sendall(request.send(Request("127.0.0.1", "/ws", extra_headers=[(b"authorization", bad)])))
             assert raw.recv(100).startswith(b"HTTP/1.1 400")
+    server.end()
+
+
+def test_consumers_are_listed_as_those_of_amqp(tmp_path: Path) -> None:
+    listeners = "management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = 0\n"
+    server = Server(tmp_path, CONFIG + listeners).start()
+    stomp, mqtt = StompPy(server.stomp_port), Paho(server.mqtt_port, "listed")
+    stomp.client.subscribe("/queue/listed", id="1", ack="client", headers={"prefetch-count": "7", "x-priority": "3"})
+    stomp.client.send("/queue/listed", "x")
+    stomp.message()
+    mqtt.subscribe("listed/#", 1)
+    request = urllib.request.Request(f"http://127.0.0.1:{server.management_port}/api/consumers")
+    request.add_header("Authorization", f"Basic {base64.b64encode(b'guest:guest').decode()}")
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        rows = {row["queue"]["name"]: row for row in json.load(answer)}
+    mine = rows["listed"]
+    assert (mine["consumer_tag"], mine["ack_required"], mine["prefetch_count"]) == ("T_1", True, 7)
+    assert mine["arguments"] == {"x-priority": 3}
+    assert mine["channel_details"]["user"] == "guest" and mine["channel_details"]["number"] == 1
+    (session,) = (row for name, row in rows.items() if name.startswith("mqtt-subscription-"))
+    assert session["ack_required"] and session["channel_details"]["connection_name"].endswith(str(server.mqtt_port))
+    stomp.end()
+    mqtt.end()
     server.end()

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from leveret.metadata.model.records import Binding, ExchangeSpec, VhostSpec
     from leveret.node.admin.dispatch import Control
     from leveret.sessions.amqp.channel import Channel
-    from leveret.sessions.amqp.channel_consumer import ChannelConsumer
 
 COMMANDS = Commands()
 
@@ -208,7 +207,10 @@ def _connection_pid(control: Control, connection: ClientConnection, channel: int
 def channel_pid_of(control: Control, consumer: Any) -> str:
     """Returns the pid of a consumer's channel; empty for a consumer whose connection is at another node."""
     channel = getattr(consumer, "channel", None)
-    return "" if channel is None else _connection_pid(control, channel.connection, channel.number)
+    if channel is not None:
+        return _connection_pid(control, channel.connection, channel.number)
+    connection = getattr(consumer, "connection", None)  # Of MQTT or STOMP, which have no channels.
+    return "" if connection is None else _connection_pid(control, connection, 1)
 
 
 def _state(connection: ClientConnection) -> str:
@@ -343,7 +345,7 @@ CONSUMER: Final[dict[str, Getter]] = {
     "prefetch_count": lambda control, one: one.prefetch,
     "active": lambda control, one: True,
     "activity_status": lambda control, one: "up",
-    "arguments": lambda control, one: shown_table(one.arguments),
+    "arguments": lambda control, one: shown_table(getattr(one, "arguments", {})),
 }
 
 
@@ -419,12 +421,12 @@ async def local_consumers(control: Control, vhost: str, columns: list[str], afte
     """Returns the consumers of this node's connections, at whichever nodes their queues are."""
     check_columns(columns, columns_.CONSUMERS)
     found, following = numbered_page(_connections(control), after)
-    consumers: Iterator[ChannelConsumer] = (
+    consumers = (
         consumer
         for one in found
         if one.vhost is not None and one.vhost.name == vhost
-        for channel in one.channels.values()
-        for consumer in channel.consumers.values()
+        for _, session in one.sessions()
+        for consumer in session.consumers.values()
     )
     return page(_rows(control, consumers, columns, CONSUMER), following)
 

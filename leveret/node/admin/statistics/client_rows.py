@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from leveret.broker.client_connection import ClientConnection
     from leveret.node.admin.dispatch import Control
     from leveret.sessions.amqp.channel import Channel
-    from leveret.sessions.amqp.channel_consumer import ChannelConsumer
 
 OF_PUBLISHES: Final = ("confirm", "drop_unroutable", "publish", "return_unroutable")
 
@@ -119,9 +118,9 @@ def channel_row(control: Control, channel: Channel, windows: Windows) -> dict[st
     return row
 
 
-def consumer_row(control: Control, consumer: ChannelConsumer) -> dict[str, Any]:
-    channel, queue = consumer.channel, consumer.queue
-    connection = channel.connection
+def consumer_row(control: Control, connection: ClientConnection, channel: int, consumer: Any) -> dict[str, Any]:
+    """Returns a consumer of any protocol."""
+    queue = consumer.queue
     active = True
     if isinstance(queue, OrderedQueue) and queue.consumer_order is not None and queue.rules.single_active:
         active = queue.consumer_order.active is consumer
@@ -132,11 +131,11 @@ def consumer_row(control: Control, consumer: ChannelConsumer) -> dict[str, Any]:
         "activity_status": "up" if active else "waiting",
         "exclusive": consumer.exclusive,
         "prefetch_count": consumer.prefetch,
-        "arguments": from_table(consumer.arguments),
+        "arguments": from_table(getattr(consumer, "arguments", {})),  # MQTT has none.
         "queue": {"name": queue.spec.name, "vhost": queue.spec.vhost},
         "channel_details": {
-            "name": channel.who,
-            "number": channel.number,
+            "name": consumer.session.who,
+            "number": channel,
             "node": control.name,
             "user": connection.user,
             "connection_name": str(connection.peer),

@@ -162,10 +162,10 @@ async def local_consumer_rows(
     for at, connection in enumerate(islice(list(control.node.broker.connections), after, None), after + 1):
         vhost = "" if connection.vhost is None else connection.vhost.name
         if vhosts is None or vhost in vhosts:
-            for one in list(connection.channels.values()):
+            for number, one in connection.sessions():
                 for consumer in list(one.consumers.values()):
                     if queue in (None, consumer.queue.spec.name) and channel in (None, one.who):
-                        found.append(consumer_row(control, consumer))
+                        found.append(consumer_row(control, connection, number, consumer))
                         if slices.is_over():
                             await slices.rest()
         if len(found) >= ROWS_MAX:
