@@ -7,7 +7,6 @@ event can be missed; events only make it happen at once.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from leveret.metadata.store import Applied
     from leveret.node.node import Node
 
-logger = logging.getLogger("leveret.shovel")
 
 ENDED_MAX: Final = 100
 STARTED_AT_ONCE: Final = 20  # Workers that are started in one tick: each opens connections.

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.base.visible_text import visible
 from leveret.client import amqp
 from leveret.client.amqp import BrokerError, short, table
 from leveret.client.machine import Closed
@@ -191,7 +192,8 @@ class ShovelWorker:
 
     def _log_failure(self, reason: str, delay_s: float | None) -> None:
         again = "it is not tried again" if delay_s is None else f"next attempt in {delay_s:g} s"
-        logger.warning("shovel '%s' in vhost '%s' failed: %s; %s", self.name, self.assignment.vhost, reason, again)
+        text = f"shovel '{self.name}' in vhost '{self.assignment.vhost}' failed: {reason}; {again}"
+        logger.warning("%s", visible(text))  # The far broker may have told the reason.
 
     def _drop_link(self) -> None:
         running, self.running = self.running, None
@@ -228,9 +230,9 @@ class ShovelWorker:
         flags = 0 if link.acknowledges else amqp.NO_ACK
         await self._named(source, source.call(amqp.BASIC_CONSUME, consume + bytes((flags,)) + table(arguments)))
         self._become(Life.RUNNING)
-        logger.info(
-            "shovel '%s' in vhost '%s' runs from %s to %s", self.name, self.assignment.vhost, *self.uris
-        )
+        source_uri, target_uri = self.uris
+        text = f"shovel '{self.name}' in vhost '{self.assignment.vhost}' runs from {source_uri} to {target_uri}"
+        logger.info("%s", visible(text))
         reason = await self._ended(running, shovel.delete_after_s)
         if reason is None and link.acknowledges:
             # Its answer says that the acknowledgements before it have been heard.
