@@ -1,4 +1,4 @@
-"""Listeners of the PROXY protocol: AMQP, MQTT and WebSocket, with TLS and without."""
+"""Listeners of the PROXY protocol: AMQP, MQTT, STOMP and WebSocket, with TLS and without."""
 
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[S
         "listeners.ssl.1 = 127.0.0.1:0\nmqtt.listeners.tcp.1 = 127.0.0.1:0\nweb_mqtt.tcp.listener = 127.0.0.1:0\n"
         f"ssl_options.certfile = {folder}/server.pem\nssl_options.keyfile = {folder}/server.key\n"
         "proxy_protocol = true\nmqtt.proxy_protocol = true\nweb_mqtt.proxy_protocol = true\n"
+        "stomp.listeners.tcp.1 = 127.0.0.1:0\nstomp.proxy_protocol = true\n"
+        "web_stomp.tcp.listener = 127.0.0.1:0\nweb_stomp.proxy_protocol = true\n"
         "management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = 0\n"
     )
     server = Server(tmp_path_factory.mktemp("proxied"), config).start()
@@ -100,6 +102,10 @@ def mqtt(user: tuple[str, str]) -> bytes:
     return b"\x10" + bytes([len(body)]) + body
 
 
+def stomp(user: tuple[str, str]) -> bytes:
+    return f"CONNECT\naccept-version:1.2\nlogin:{user[0]}\npasscode:{user[1]}\n\n\0".encode()
+
+
 def read_until(sock: socket.socket | ssl.SSLSocket, wanted: bytes) -> bytes:
     data = b""
     while wanted not in data:
@@ -119,6 +125,22 @@ def test_amqp(server: Server, header: bytes) -> None:
     assert shown(server, sock) == [(CLIENT, ENTRANCE)]
 
 
+@pytest.mark.parametrize("header", [LINE, BINARY])
+def test_stomp(server: Server, header: bytes) -> None:
+    sock = connect(server.stomp_port, header + stomp(USER))
+    read_until(sock, b"CONNECTED")
+    assert shown(server, sock, "STOMP 1.2") == [(CLIENT, ENTRANCE)]
+
+
+def test_stomp_over_a_web_socket(server: Server) -> None:
+    frames = WSConnection(ConnectionType.CLIENT)
+    sock = connect(server.web_stomp_port, LINE + frames.send(Request("127.0.0.1", "/ws")))
+    frames.receive_data(read_until(sock, b"\r\n\r\n"))
+    sock.sendall(frames.send(BytesMessage(stomp(USER))))
+    read_until(sock, b"CONNECTED")
+    assert shown(server, sock, "Web STOMP 1.2") == [(CLIENT, ENTRANCE)]
+
+
 def test_a_header_in_pieces(server: Server) -> None:
     with connect(server.port, b"") as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -135,6 +157,8 @@ def test_guest_stays_where_it_is(server: Server, header: bytes) -> None:
         read_until(sock, b"ACCESS_REFUSED")
     with connect(server.mqtt_port, header + mqtt(("guest", "guest"))) as sock:
         assert read_until(sock, b"\x20\x02\x00")[3] in (4, 5)
+    with connect(server.stomp_port, header + stomp(("guest", "guest"))) as sock:
+        assert b"non-loopback access denied" in read_until(sock, b"\0")
 
 
 @pytest.mark.parametrize("header", [LOCAL, b"PROXY TCP4 127.0.0.1 127.0.0.1 1 2\r\n"])
