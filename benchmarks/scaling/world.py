@@ -186,8 +186,11 @@ class EvenMachine(Machine):
 class Plant:
     """A cluster of any size: what a `Machine` needs of its world, and no more."""
 
+    speaks_mqtt = False
+
     def __init__(self, nodes: int, costs: Costs = Costs(), charged: bool = False) -> None:  # noqa: B008 (immutable)
         self.plan = Plan(1, nodes, 0)
+        self.more_settings: dict[str, Any] = {}
         self.seed = "1"
         self.meter = Meter(costs, charged)
         self.scheduler = Scheduler()

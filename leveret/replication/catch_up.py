@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 # The time between requests while the node has other work: at least so many ticks, and so many times the time of the
 # last.
 YIELD_TICKS, YIELD_TIMES = 3, 3
-DOUBLINGS_MAX = 6  # How often the wait for an answer doubles: from 0.15 to ten seconds.
+DOUBLINGS_MAX = 4  # How often the wait for an answer doubles: from 0.15 to 2.4 s, or from 0.6 to 9.6 s: see `retry`.
 BATCHES = 512  # The most pieces of one answer, if each has few messages.
 
 

@@ -49,7 +49,7 @@ MUTATIONS = (
         "Leases.moved",
         "copy.runs = [run for old in lease.runs for run in there.translate(*old)]",
         "copy.runs = list(lease.runs)",
-        first=17,
+        first=81,
     ),
     Mutation(
         "what moves does not bring its marks",
