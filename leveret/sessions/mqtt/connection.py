@@ -18,9 +18,9 @@ What a stranger may cost: until it has logged in, a packet is at most `packet_ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from leveret.base.visible_text import visible
 from leveret.broker.mqtt_totals import Counts
@@ -51,6 +51,7 @@ from leveret.sessions.mqtt.login import SIZE_MAX, MqttLogin
 from leveret.sessions.mqtt.publisher import Publisher
 from leveret.sessions.mqtt.subscriptions import Subscriptions
 from leveret.sessions.output import Output
+from leveret.sessions.without_channels import ConnectionWithoutChannels
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from leveret.sessions.peer import Peer
 
 PINGRESP: Final = b"\xd0\x00"
-NO_CHANNELS: Final[dict[int, Any]] = {}
 TEXT_MAX: Final = 200  # Characters of a reason string.
 TRIES_MAX: Final = 30  # Seconds in which a former connection of the same client has to let go of its queues.
 REASONS_OF_CLOSE: Final = {  # What the broker says when it ends a connection: see `Client.close`.
@@ -85,15 +85,13 @@ class Life(Enum):
 _ORDER: Final = tuple(Life)
 
 
-class Connection:
+class Connection(ConnectionWithoutChannels):
     """One client."""
 
     __slots__ = (
-        "blocked", "broker", "busy", "client_id", "client_packet_max", "close_reason", "closed", "connected_ms",
-        "crowded_queue", "deliveries", "has_published", "held", "keep_alive_s", "later", "life", "limits",
-        "login_part", "number", "on_entered", "on_released", "output", "packet_max", "peer", "publishing",
-        "received_bytes", "received_count", "received_ms", "received_since_tick", "rest", "session", "spreads",
-        "subscribing", "ticked_ms", "user", "version", "vhost", "waits",
+        "client_id", "client_packet_max", "connected_ms", "deliveries", "keep_alive_s", "later", "life", "limits",
+        "number", "packet_max", "peer", "publishing", "received_bytes", "received_count", "received_ms",
+        "received_since_tick", "rest", "subscribing", "ticked_ms", "user", "version", "vhost",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, peer: Peer, limits: MqttLimits) -> None:
@@ -167,10 +165,6 @@ class Connection:
         self.life = life
         self.closed = life is Life.CLOSED
 
-    def attend(self, on_released: Callable[[], None], on_entered: Callable[[], None]) -> None:
-        """The shell is to be told when it may read on, and when the client has logged in."""
-        self.on_released, self.on_entered = on_released, on_entered
-
     # -- What lists show -----------------------------------------------------------------------------------------
 
     @property
@@ -186,31 +180,8 @@ class Connection:
         return {"client_id": self.client_id, "product": "MQTT client"}
 
     @property
-    def mechanism(self) -> str:
-        return self.login_part.mechanism
-
-    @property
-    def channels(self) -> Mapping[int, Any]:
-        return NO_CHANNELS
-
-    def sessions(self) -> list[tuple[int, Session]]:
-        return [] if self.session is None else [(1, self.session)]
-
-    @property
-    def channel_max(self) -> int:
-        return 0
-
-    @property
-    def frame_max(self) -> int:
-        return 0
-
-    @property
     def heartbeat_s(self) -> int:
         return self.keep_alive_s
-
-    @property
-    def closing(self) -> bool:
-        return self.closed
 
     @property
     def was_asked_to_close(self) -> bool:
@@ -243,9 +214,6 @@ class Connection:
         """Set how large a packet to its client may be."""
         self.client_packet_max = packet_max
 
-    def on_publish(self) -> None:
-        self.has_published = True
-
     def drop_wait(self) -> None:
         """Wait for one answer less, and go on with nothing: the connection ends."""
         self.waits -= 1
@@ -270,16 +238,6 @@ class Connection:
             return
         self._process(data)
         if self.held:
-            self._go_on()
-
-    def hold(self) -> None:
-        """Nothing further is processed before `release`, since it may depend on what is under way."""
-        self.waits += 1
-        self.held = True
-
-    def release(self) -> None:
-        self.waits -= 1
-        if not self.busy:
             self._go_on()
 
     def _go_on(self) -> None:
@@ -413,22 +371,6 @@ class Connection:
         """It publishes during an alarm: this publish, and all behind it, waits for the end of the alarm."""
         self.blocked = self.held = self.has_published = True
 
-    def unblock(self) -> None:
-        if self.blocked and not self.closed:
-            self.blocked = False
-            if not self.busy:
-                self._go_on()
-
-    def rest_from_spreading(self) -> None:
-        """Publishes to many queues wait for another turn, with all that the client sent behind them."""
-        self.spreads = self.held = True
-        self.broker.fanout.waiting[self] = None
-
-    def on_portion(self) -> None:
-        self.spreads = False
-        if not self.busy:
-            self._go_on()
-
     # -- What the broker says ------------------------------------------------------------------------------------
 
     def close(self, code: int, text: str) -> None:
@@ -442,13 +384,6 @@ class Connection:
     def fail(self, session: Session, refusal: Refusal) -> None:
         """The client has kept messages for too long."""
         self.end(Reason.ADMINISTRATIVE_ACTION, refusal.text)
-
-    def on_crowded(self, queue: AnyQueue | BusyLink) -> None:
-        self.crowded_queue = queue
-
-    def take_crowded_queue(self) -> AnyQueue | BusyLink | None:
-        crowded_queue, self.crowded_queue = self.crowded_queue, None
-        return crowded_queue
 
     def on_taken_over(self) -> None:
         """Another connection has the client id now."""
@@ -537,10 +472,6 @@ class Connection:
             return None
         return None
 
-    def blame(self, reason: str) -> None:
-        """The shell is about to end the socket, for a reason that the log is to tell."""
-        self.close_reason = reason
-
     def _shut(self, reason: str, publish_will: bool = True, expiry_s: int | None = None) -> None:
         self._become(Life.CLOSED)
         self.close_reason = reason
@@ -563,14 +494,6 @@ class Connection:
         if tries >= TRIES_MAX:
             return False
         self.later.append((tries, action))
-        return True
-
-    def on_room(self) -> bool:
-        """All that was made is written and the socket takes more. True: there is more to do, have another turn."""
-        stalled = self.output.stalled
-        if not stalled:
-            return False
-        self.broker.touch_stalled(stalled)
         return True
 
     def on_tick(self, now_ms: int, listening: bool = True) -> bool:

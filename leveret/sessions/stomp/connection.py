@@ -21,9 +21,9 @@ gathered.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.base.visible_text import visible
 from leveret.broker.fanout import COPIES_MAX
@@ -41,6 +41,7 @@ from leveret.sessions.stomp.login import StompLogin
 from leveret.sessions.stomp.publisher import Publisher
 from leveret.sessions.stomp.subscriptions import Subscriptions
 from leveret.sessions.stomp.transactions import Transactions
+from leveret.sessions.without_channels import ConnectionWithoutChannels
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from leveret.sessions.peer import Peer
     from leveret.sessions.stomp.limits import StompLimits
 
-NO_CHANNELS: Final[dict[int, Any]] = {}
 TICK_MS: Final = 1_000
 EFFORT_MAX: Final = 256  # Frames that are not taken in by their bytes alone, before others are served.
 EFFORT_BYTES: Final = 256  # So many bytes of headers count as one more.
@@ -73,16 +73,14 @@ class Life(Enum):
 _ORDER: Final = tuple(Life)
 
 
-class Connection:
+class Connection(ConnectionWithoutChannels):
     """One client."""
 
     __slots__ = (
-        "actions", "blocked", "broker", "busy", "close_reason", "closed", "committed", "connected_ms", "crowded_queue",
-        "deliveries", "effort", "escapes", "frame_limits", "has_published", "held", "inbox", "life", "limits",
-        "login_part", "number", "on_entered", "on_released", "output", "peer", "publisher", "receive_ms",
-        "received_bytes", "received_count", "received_ms", "received_since_tick", "send_ms", "sent_ms", "session",
-        "session_id", "spreads", "subscriptions", "ticked_ms", "told", "transactions", "trims", "user", "version",
-        "vhost", "waits",
+        "actions", "committed", "connected_ms", "deliveries", "effort", "escapes", "frame_limits", "inbox", "life",
+        "limits", "number", "peer", "publisher", "receive_ms", "received_bytes", "received_count", "received_ms",
+        "received_since_tick", "send_ms", "sent_ms", "session_id", "subscriptions", "ticked_ms", "told",
+        "transactions", "trims", "user", "version", "vhost",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, peer: Peer, limits: StompLimits) -> None:
@@ -132,10 +130,6 @@ class Connection:
         self.life = life
         self.closed = life is Life.CLOSED
 
-    def attend(self, on_released: Callable[[], None], on_entered: Callable[[], None]) -> None:
-        """The shell is to be told when it may read on, and when the client has logged in."""
-        self.on_released, self.on_entered = on_released, on_entered
-
     # -- What lists show -----------------------------------------------------------------------------------------
 
     @property
@@ -151,31 +145,8 @@ class Connection:
         return {"product": "STOMP client"}
 
     @property
-    def mechanism(self) -> str:
-        return self.login_part.mechanism
-
-    @property
-    def channels(self) -> Mapping[int, Any]:
-        return NO_CHANNELS
-
-    def sessions(self) -> list[tuple[int, Session]]:
-        return [] if self.session is None else [(1, self.session)]
-
-    @property
-    def channel_max(self) -> int:
-        return 0
-
-    @property
-    def frame_max(self) -> int:
-        return 0
-
-    @property
     def heartbeat_s(self) -> int:
         return self.receive_ms // 1_000
-
-    @property
-    def closing(self) -> bool:
-        return self.closed
 
     @property
     def was_asked_to_close(self) -> bool:
@@ -188,9 +159,6 @@ class Connection:
 
     def log_in(self, user: str, vhost: Vhost) -> None:
         self.user, self.vhost = user, vhost
-
-    def on_publish(self) -> None:
-        self.has_published = True
 
     def describe(self) -> str:
         return f"{self.peer} ({self.user})" if self.user else str(self.peer)
@@ -212,16 +180,6 @@ class Connection:
             self._process(data)
             if self.held:
                 self._go_on()
-
-    def hold(self) -> None:
-        """Nothing further is processed before `release`, since it may depend on what is under way."""
-        self.waits += 1
-        self.held = True
-
-    def release(self) -> None:
-        self.waits -= 1
-        if not self.busy:
-            self._go_on()
 
     def _go_on(self) -> None:
         """Process what came meanwhile, if nothing holds the connection any longer."""
@@ -440,12 +398,6 @@ class Connection:
         """It sends during an alarm: this message, and all behind it, waits for the end of the alarm."""
         self.blocked = self.held = self.has_published = True
 
-    def unblock(self) -> None:
-        if self.blocked and not self.closed:
-            self.blocked = False
-            if not self.busy:
-                self._go_on()
-
     def spend(self, header_bytes: int) -> None:
         """A frame is decoded."""
         self.effort += 1 + header_bytes // EFFORT_BYTES
@@ -454,16 +406,6 @@ class Connection:
         """One read can have 40,000 small frames: others are served before the rest of them."""
         self.broker.fanout.left -= COPIES_MAX // RESTS_MAX
         self.rest_from_spreading()
-
-    def rest_from_spreading(self) -> None:
-        """Publishes to many queues wait for another turn, with all that the client sent behind them."""
-        self.spreads = self.held = True
-        self.broker.fanout.waiting[self] = None
-
-    def on_portion(self) -> None:
-        self.spreads = False
-        if not self.busy:
-            self._go_on()
 
     # -- What the broker says ------------------------------------------------------------------------------------
 
@@ -474,13 +416,6 @@ class Connection:
     def fail(self, session: Session, refusal: Refusal) -> None:
         """The client has kept messages for too long."""
         self.fail_with(told(refusal))
-
-    def on_crowded(self, queue: AnyQueue | BusyLink) -> None:
-        self.crowded_queue = queue
-
-    def take_crowded_queue(self) -> AnyQueue | BusyLink | None:
-        crowded_queue, self.crowded_queue = self.crowded_queue, None
-        return crowded_queue
 
     @property
     def topology(self) -> Topology:
@@ -535,10 +470,6 @@ class Connection:
         if not self.closed:
             self._shut(self.close_reason or "client unexpectedly closed TCP connection")
 
-    def blame(self, reason: str) -> None:
-        """The shell is about to end the socket, for a reason that the log is to tell."""
-        self.close_reason = reason
-
     def _shut(self, reason: str) -> None:
         self._become(Life.CLOSED)
         self.close_reason = reason
@@ -553,14 +484,6 @@ class Connection:
         self.broker.on_connection_closed(self)
         self.broker.node.note("connection", "info", visible(f"closing STOMP connection {self.describe()}: {reason}"))
         self.broker.writers[self] = None
-
-    def on_room(self) -> bool:
-        """All that was made is written and the socket takes more. True: there is more to do, have another turn."""
-        stalled = self.output.stalled
-        if not stalled:
-            return False
-        self.broker.touch_stalled(stalled)
-        return True
 
     def on_tick(self, now_ms: int, listening: bool = True) -> bool:
         """Once a second. Sends a heart-beat if nothing else was sent for long. False: the client has sent nothing for

@@ -1,0 +1,130 @@
+"""What connections of protocols without channels share: MQTT and STOMP have one session each.
+
+How such a connection is held and goes on is told in its own module. What lists show of channels is the same for all:
+there is one, of number 1, in lists of consumers, and none in lists of channels.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.remote.direct_reply_to import BusyLink
+    from leveret.broker.session.session import Session
+    from leveret.sessions.output import Output
+
+NO_CHANNELS: Final[dict[int, Any]] = {}
+
+
+class LoginPart(Protocol):
+    """The way of a connection to its session."""
+
+    @property
+    def mechanism(self) -> str: ...
+
+
+class ConnectionWithoutChannels(ABC):
+    """The part of a connection that does not depend on its protocol."""
+
+    __slots__ = (
+        "blocked", "broker", "busy", "close_reason", "closed", "crowded_queue", "has_published", "held", "login_part",
+        "on_entered", "on_released", "output", "session", "spreads", "waits",
+    )  # fmt: skip
+
+    broker: Broker
+    output: Output
+    session: Session | None
+    login_part: LoginPart
+    closed: bool
+    close_reason: str
+    held: bool
+    waits: int
+    busy: bool
+    blocked: bool
+    spreads: bool
+    has_published: bool
+    crowded_queue: AnyQueue | BusyLink | None
+    on_released: Callable[[], None] | None
+    on_entered: Callable[[], None] | None
+
+    @abstractmethod
+    def _go_on(self) -> None:
+        """Process what came meanwhile, if nothing holds the connection any longer."""
+
+    def attend(self, on_released: Callable[[], None], on_entered: Callable[[], None]) -> None:
+        """The shell is to be told when it may read on, and when the client has logged in."""
+        self.on_released, self.on_entered = on_released, on_entered
+
+    @property
+    def mechanism(self) -> str:
+        return self.login_part.mechanism
+
+    @property
+    def channels(self) -> Mapping[int, Any]:
+        return NO_CHANNELS
+
+    def sessions(self) -> list[tuple[int, Session]]:
+        return [] if self.session is None else [(1, self.session)]
+
+    @property
+    def channel_max(self) -> int:
+        return 0
+
+    @property
+    def frame_max(self) -> int:
+        return 0
+
+    @property
+    def closing(self) -> bool:
+        return self.closed
+
+    def hold(self) -> None:
+        """Nothing further is processed before `release`, since it may depend on what is under way."""
+        self.waits += 1
+        self.held = True
+
+    def release(self) -> None:
+        self.waits -= 1
+        if not self.busy:
+            self._go_on()
+
+    def unblock(self) -> None:
+        if self.blocked and not self.closed:
+            self.blocked = False
+            if not self.busy:
+                self._go_on()
+
+    def rest_from_spreading(self) -> None:
+        """Publishes to many queues wait for another turn, with all that the client sent behind them."""
+        self.spreads = self.held = True
+        self.broker.fanout.waiting[self] = None
+
+    def on_portion(self) -> None:
+        self.spreads = False
+        if not self.busy:
+            self._go_on()
+
+    def on_publish(self) -> None:
+        self.has_published = True
+
+    def on_crowded(self, queue: AnyQueue | BusyLink) -> None:
+        self.crowded_queue = queue
+
+    def take_crowded_queue(self) -> AnyQueue | BusyLink | None:
+        crowded_queue, self.crowded_queue = self.crowded_queue, None
+        return crowded_queue
+
+    def on_room(self) -> bool:
+        """All that was made is written and the socket takes more. True: there is more to do, have another turn."""
+        stalled = self.output.stalled
+        if not stalled:
+            return False
+        self.broker.touch_stalled(stalled)
+        return True
+
+    def blame(self, reason: str) -> None:
+        """The shell is about to end the socket, for a reason that the log is to tell."""
+        self.close_reason = reason
