@@ -15,6 +15,9 @@ if statistics are sampled.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 # Our names of the counters, and RabbitMQ's.
@@ -56,13 +59,60 @@ class ExchangeCounters:
         self.published_out = 0
 
 
+class SizeCounters:
+    """Counts published messages by their size: properties and body, without the heads of the frames around them.
+
+    A bundle of messages of one length costs little more than its sum. Lengths are sorted into RabbitMQ's ranges when
+    somebody wants to know, or when there are too many different ones.
+    """
+
+    __slots__ = ("_counts", "_sum", "recent")
+
+    BOUNDS: Final = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
+    HEADS: Final = 30  # Of the bytes of a content: of the header frame and one body frame.
+    DIFFERENT_MAX: Final = 4_096
+
+    def __init__(self) -> None:
+        self.recent: Counter[int] = Counter()  # By the length of a content.
+        self._counts = [0] * (len(self.BOUNDS) + 1)
+        self._sum = 0
+
+    def add(self, contents: Sequence[bytes]) -> int:
+        """Counts contents, of which there is at least one. Returns the sum of their lengths."""
+        recent, count, first = self.recent, len(contents), len(contents[0])
+        if count == 1:
+            total, is_like_first = first, True
+        else:
+            lengths = list(map(len, contents))
+            total, is_like_first = sum(lengths), lengths.count(first) == count
+        if is_like_first:
+            recent[first] = recent.get(first, 0) + count
+        else:
+            recent.update(lengths)
+        if len(recent) > self.DIFFERENT_MAX:
+            self._sort()
+        return total
+
+    def histogram(self) -> tuple[list[int], int]:
+        """Returns how many messages are in each range, the last one without an end, and the sum of all sizes."""
+        self._sort()
+        return list(self._counts), self._sum
+
+    def _sort(self) -> None:
+        for length, count in self.recent.items():
+            size = max(0, length - self.HEADS)
+            self._counts[bisect_left(self.BOUNDS, size)] += count
+            self._sum += size * count
+        self.recent.clear()
+
+
 class NodeCounters:
     """Counts events of a node since it started."""
 
     __slots__ = (
         "channels_closed", "channels_opened", "connections_closed", "connections_opened", "logins", "logins_refused",
         "mqtt_logins", "mqtt_logins_refused", "published", "queues_created", "queues_declared", "queues_deleted",
-        "stomp_logins", "stomp_logins_refused", "unroutable",
+        "sizes", "stomp_logins", "stomp_logins_refused", "unroutable",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -72,3 +122,4 @@ class NodeCounters:
         self.logins = self.logins_refused = 0  # Over AMQP; the HTTP port counts its own.
         self.mqtt_logins = self.mqtt_logins_refused = 0
         self.stomp_logins = self.stomp_logins_refused = 0
+        self.sizes = {protocol: SizeCounters() for protocol in ("amqp", "mqtt", "stomp")}

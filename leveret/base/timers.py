@@ -46,6 +46,10 @@ class Timers(Generic[Sleeper]):
             self._heap = [entry for entry in self._heap if self._due.get(entry[2]) == entry[0]]
             heapify(self._heap)
 
+    def is_due(self, at_ms: int) -> bool:
+        """Return whether a timer may be due at that time. One that was cleared or moved may count."""
+        return bool(self._heap) and self._heap[0][0] <= at_ms
+
     def due(self, now_ms: int) -> list[Sleeper]:
         """Return those whose timers are due, and clear these timers."""
         found: list[Sleeper] = []

@@ -42,9 +42,11 @@ from leveret.metadata.store import Applied, Metadata
 from leveret.node.cluster import consensus
 from leveret.node.cluster.maintenance import Maintenance
 from leveret.node.cluster.membership import Cluster
-from leveret.node.cluster.partition_pause import PartitionPause
+from leveret.node.cluster.paced_commands import ClientCommands
+from leveret.node.cluster.partition_pause import SILENCE, PartitionPause
 from leveret.node.cluster.transient_exchanges import TransientExchanges
 from leveret.node.config.settings import LOG_LEVELS
+from leveret.node.federation.supervisor import Federation
 from leveret.node.shovels.supervisor import Shovels
 from leveret.node.sockets.amqp_socket import AWAY, BEHIND, PACE_S, PACED, AmqpSocket
 from leveret.node.sockets.lingering import Lingerers
@@ -55,6 +57,7 @@ from leveret.node.storage import Storage
 from leveret.node.system import logs
 from leveret.node.system.alarms import Alarms, sockets_limit
 from leveret.node.system.data_folder import MESSAGES
+from leveret.node.system.ticker import LONG_MS
 from leveret.protocol.stomp.frames import AUTHENTICATED, UNAUTHENTICATED
 from leveret.sessions.amqp.limits import Limits
 from leveret.sessions.mqtt.limits import NEVER_S, MqttLimits
@@ -85,6 +88,7 @@ SPARES_KEPT_S: Final = 60.0  # Time without a write after which the log's spare 
 LEADERLESS_TICKS_MAX: Final = 250
 CONTENT_GROWTH_MAX: Final = 64 << 20  # Growth of contents in memory after which memory is measured.
 UNBLOCKED_MAX: Final = 16  # Publishers that are unblocked in one turn after an alarm.
+SERVED_FIRST_MAX: Final = 8  # Clients whose output is written before a commit is begun, or what follows one.
 LOOK_BYTES_MIN: Final = 1 << 20  # Bytes written between two looks at the free disk space, at least.
 
 
@@ -137,9 +141,10 @@ class Node(consensus.ConsensusNode):
         log = Log(environment.disk, MESSAGES, LogOptions(segment_bytes=settings.segment_bytes, sync=settings.fsync))
         # Which queues exist is known for certain only in `prepare`; until then no messages may be deleted.
         log.recover(None, logger.info)
-        self.storage = Storage(environment, log, self.turn, self._on_disk_full, self.on_fatal)
+        self.storage = Storage(environment, log, self.turn, self._on_safe, self._on_disk_full, self.on_fatal)
         self.metadata = Metadata()
         self.cluster = Cluster(settings, environment, peers, me, consensus_log, recovered, self.metadata, self)
+        self.ticker = self.cluster.consensus.ticker
         self.broker = Broker(
             self.metadata,
             self,
@@ -170,7 +175,9 @@ class Node(consensus.ConsensusNode):
         self.reads = RangeReads(self)
         self.samples = StatsHistory(self)
         self.shovels = Shovels(self)
+        self.federation = Federation(self)
         self.member_changes = self.broker.member_changes = MemberChanges(self.broker, self._places, settings.mirroring)
+        self.client_commands = ClientCommands(self.loop, self.propose, lambda: self.broker.mirrors.is_serving)
         self.broker.mirrors.broadcast.spent = lambda: self.member_changes.book.spent
 
     def change_settings(self, settings: Settings) -> None:
@@ -252,6 +259,8 @@ class Node(consensus.ConsensusNode):
         if not self.scheduled:
             self.scheduled = True
             self.loop.call_soon(self.turn)
+            if self.ticker.is_long:
+                self.ticker.wake()
 
     def set_clock(self) -> None:
         """Tells the broker the time. Called whenever something happens."""
@@ -267,8 +276,31 @@ class Node(consensus.ConsensusNode):
         try:
             self._turn()
         except Exception as error:
-            logger.exception("internal error in a turn of the event loop; the node stops")
-            self.on_fatal(f"internal error in a turn of the event loop: {error!r}")
+            self._on_fault(error)
+
+    def _on_fault(self, error: Exception) -> None:
+        logger.exception("internal error in a turn of the event loop; the node stops")
+        self.on_fatal(f"internal error in a turn of the event loop: {error!r}")
+
+    def _on_safe(self) -> None:
+        """Sends the confirms of a commit that is done, if they go to a few clients, before the turn that follows."""
+        broker = self.broker
+        if self.fatal is not None or len(broker.confirming) > SERVED_FIRST_MAX:
+            return
+        try:
+            broker.tell_confirms()
+            if len(broker.writers) <= SERVED_FIRST_MAX:
+                self._write_out()
+        except Exception as error:
+            self._on_fault(error)
+
+    def _write_out(self) -> None:
+        """Writes the output of all clients that have some."""
+        by_connection = self.by_connection
+        for connection in self.broker.take_writers():
+            client = by_connection.get(connection)
+            if client is not None:
+                client.flush()
 
     def _turn(self) -> None:
         broker = self.broker
@@ -277,16 +309,19 @@ class Node(consensus.ConsensusNode):
             mirrors.flush()
             if mirrors.confirmed:
                 self.storage.on_confirmed(broker, mirrors.take_confirmed())
-        if self.member_changes.has_work and not self.pausing.paused:
-            self.member_changes.go_on()
+        moves = self.member_changes
+        if moves.looking and moves.has_work and not self.pausing.paused:
+            moves.go_on()
         if self.unblocking and broker.alarm is None and not self.storage.is_crowded(broker):
             self._unblock()
         broker.pump()
         if broker.linked:
             broker.flush_links()
         self.peers.flush()
+        if 0 < len(broker.writers) <= SERVED_FIRST_MAX:
+            self._write_out()
         if self.storage.should_wait(broker):
-            self.schedule()
+            self.storage.wait(broker)
         else:
             self.storage.commit(broker)
         grown_bytes = broker.content_bytes - self.looked_at_content_bytes
@@ -297,18 +332,13 @@ class Node(consensus.ConsensusNode):
         if broker.waiting_links:
             self._grant()
         if broker.writers:
-            writers = broker.take_writers()
-            by_connection = self.by_connection
-            for connection in writers:
-                client = by_connection.get(connection)
-                if client is not None:
-                    client.flush()
+            self._write_out()
         if self.paced or self.away:
             self._let_go_on()
         if self.reads.waiting:
             self.reads.look()
         # Blocks taken for the commit give mirrors work; and work on very many queues is spread over several turns.
-        is_moving = self.member_changes.has_work and not self.pausing.paused
+        is_moving = moves.looking and moves.has_work and not self.pausing.paused
         if broker.dirty or mirrors.has_work or broker.is_behind or is_moving:
             self.schedule()
         if broker.fanout.waiting and (broker.alarm is not None or not self.storage.is_crowded(broker)):
@@ -451,7 +481,9 @@ class Node(consensus.ConsensusNode):
         self.storage.maintain(idle=not self.storage.committing)
         if self.loop.time() - self.storage.busy_at > SPARES_KEPT_S:
             self.storage.release_spares()
-        self.schedule()
+        if not self.scheduled:  # Not by `schedule`: this alone is no reason for short ticks.
+            self.scheduled = True
+            self.loop.call_soon(self.turn)
         self._ticker = self.loop.call_later(TICK_S, self._tick)
 
     def _check_alarms(self) -> None:
@@ -537,6 +569,9 @@ class Node(consensus.ConsensusNode):
 
         self.cluster.propose(command, on_agreed, patient)
 
+    def propose_for(self, client: str, command: Command, then: Callable[[Applied], None]) -> None:
+        self.client_commands.propose(client, command, then)
+
     def adopt(self, queue: LocalQueue) -> None:
         """Gives a queue from before the start its messages in the log."""
         state = self.storage.log.queues.get(queue.spec.id)
@@ -619,7 +654,7 @@ class Node(consensus.ConsensusNode):
         self.schedule()
 
     def on_peer_down(self, peer: str, reason: str) -> None:
-        self.cluster.two_nodes.on_losing(peer)
+        self.cluster.two_nodes.on_losing(peer, is_silent=reason.startswith(SILENCE))
         if not self.cluster.consensus.has_majority_without(peer):
             self.broker.mirrors.on_majority(False)  # Before a mirror decides that its master is down.
         self.pausing.on_down(peer, reason)
@@ -680,6 +715,7 @@ class Node(consensus.ConsensusNode):
                 self.pausing.part_with(name)
         if any(isinstance(one, AssignmentChanged) for one in events):
             self.shovels.tick()
+        self.federation.on_events(events)
         self.maintenance.look()
         self.schedule()
 
@@ -708,9 +744,25 @@ class Node(consensus.ConsensusNode):
             if self.cluster.raft.is_leader and self.broker.arrivals.is_open:
                 self.broker.lead()
                 self.shovels.lead()
+                self.federation.lead()
+            else:
+                self.federation.rest()
         self.shovels.tick()
+        self.federation.tick()
         if mirrors.has_work or self.member_changes.has_work:
             self.schedule()
+
+    def is_calm(self) -> bool:
+        broker, mirrors, moves = self.broker, self.broker.mirrors, self.member_changes
+        if mirrors.has_work or mirrors.ticking or mirrors.busy or mirrors.serving or mirrors.storing_spilled:
+            return False
+        if moves.due or moves.looking or moves.unfinished or mirrors.broadcast.events or mirrors.held_back:
+            return False
+        if broker.dirty or broker.unread or broker.outboxes.busy or broker.spools.active or broker.suspended:
+            return False
+        if self.pausing.paused or self.shovels.workers or self.metadata.assignments or self.storage.committing:
+            return False
+        return not broker.timers.is_due(broker.wall_ms + LONG_MS) and not broker.idle.is_due(broker.now_ms + LONG_MS)
 
     def _places(self) -> list[Place]:
         runs = self.metadata.runs
@@ -737,7 +789,9 @@ class Node(consensus.ConsensusNode):
         """Stops in a controlled way: clients are told, and gathered changes are written."""
         self.pausing.end()
         self.shovels.stop()
+        self.federation.stop()
         self.samples.stop()
+        self.client_commands.stop()
         for timer in (self._ticker, self._watch, self._syncer, self._pacer):
             if timer is not None:
                 timer.cancel()
@@ -757,6 +811,7 @@ class Node(consensus.ConsensusNode):
             if self.broker.journal is not None:
                 self.broker.journal.stop()
             self.broker.mirrors.finish()
+            self.storage.hurry()
             self.turn()
             await self.storage.drained(self.broker)
         for client in list(self.clients):

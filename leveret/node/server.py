@@ -82,6 +82,9 @@ FORCE_FILE: Final = "force_boot"
 CALL_S: Final = 5.0
 JOIN_CALL_S: Final = 30.0
 RETRY_S: Final = 0.25
+# How long a thread that has synced waits for the interpreter while a callback of the event loop runs. Python's 5 ms are
+# longer than most syncs.
+SWITCH_S: Final = 0.0005
 RETRY_S_MAX: Final = 5.0
 
 
@@ -109,8 +112,9 @@ class Server:
         self.listeners = Listeners(self)
         self.management: Management | None = None  # Made at the first connection to its port.
         self.announce: Callable[[], None] = lambda: None  # Tells leveretctl of this node, and of its present ports.
-        self.control = Control(self)
+        self.control: Control = Control(self)
         self.watch = LoopWatch()  # Started by `serve`, not by simulations, whose time is not real.
+        self.watch.is_calm = lambda: self.node is not None and self.node.ticker.is_long
         self.on_recovered: Callable[[], None] = lambda: None  # Called when all that is on disk has been read.
         self.starting: asyncio.Task[None] | None = None
         self._calls: set[asyncio.Task[None]] = set()
@@ -200,6 +204,7 @@ class Server:
         me = Member(self.uuid, settings.node_name, address, settings.node_priority)
         log, recovered = await self._enter(me)
         node = self.node = Node(settings, environment, peers, me, log, recovered)
+        node.ticker.on_woken = lambda: self.watch.wake(self.loop)
         self.on_recovered()
         node.stopped.add_done_callback(lambda _: self._on_node_stopped(node))
         known = node.cluster.raft.membership.get(self.uuid)
@@ -620,6 +625,7 @@ async def serve(settings: Settings) -> int:
         loop.add_signal_handler(name, server.request_stop)
     if settings.log_file is not None or not os.isatty(0):  # Otherwise a node ends with its terminal.
         loop.add_signal_handler(signal.SIGHUP, logs.on_hangup)
+    sys.setswitchinterval(SWITCH_S)
     # What a start reads stays: no collector need look at it, neither now nor later. A million bindings would cost it
     # half a second each time, with the loop standing still.
     gc.disable()

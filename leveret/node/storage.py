@@ -3,11 +3,19 @@
 One commit is under way at a time, in a thread of its own; what changes meanwhile gathers and makes up the next one. So
 the size of a commit follows from the load, and an idle node's commit begins at once.
 
+Acknowledgements alone are no reason for a commit: nobody waits until they are on disk. They wait for the next commit
+that somebody waits for, `PATIENCE_S` at most. Otherwise a publish would often have to wait for the sync of an
+acknowledgement that came just before it, and a message would cost two syncs.
+
 A publisher with a small window answers each confirm with as many publishes. If the next commit began the moment the
 last one ended, half of the window would always be under way and the other half wait for it. So after a commit that
 confirmed something, the next one lets as many publishes arrive as were confirmed, for as long as the last commit took
 at most, and never more than `GATHER_S_MAX`. Only publishers that wait for the disk anyway wait for this: for the first
-publish of an idle node, or single publishes one after the other, the number is already reached.
+publish of an idle node, or single publishes one after the other, the number is already reached. Publishers that send at
+their own pace do not answer confirms: after a wait in which less than half of the number came, some commits begin
+without one.
+
+When a commit is done, its confirms are sent before anything else is done about it, if they go to a few clients only.
 
 A queue's messages must not be confirmed before its declaration is safe. They cannot be: a queue exists here only once
 its declaration is committed, thus on the disks of a majority, and on this one (see `leveret.node.cluster.consensus`).
@@ -40,6 +48,8 @@ LOAD_BYTES: Final = 1 << 20
 PENDING_BYTES_MAX: Final = 16 << 20  # Bytes waiting for the disk above which publishers wait too.
 BLOCKS_MAX: Final = 512  # The most queues whose changes one commit takes.
 GATHER_S_MAX: Final = 0.0004
+UNGATHERED_MAX: Final = 16  # Commits that begin without a wait after waits in vain.
+PATIENCE_S: Final = 0.005  # How long acknowledgements wait for a commit that somebody waits for.
 RETRY_S: Final = 1.0
 DRAIN_S: Final = 10.0
 
@@ -52,6 +62,7 @@ class Storage:
         environment: Environment,
         log: Log,
         on_turn: Callable[[], None],
+        on_safe: Callable[[], None],
         on_full: Callable[[bool], None],
         on_fatal: Callable[[str], None],
     ) -> None:
@@ -61,6 +72,7 @@ class Storage:
         self.log = log
         self.mirrors = MirrorStore(log.mirrors)
         self.on_turn = on_turn  # Called when something became durable or readable, so that there is a turn.
+        self.on_safe = on_safe  # Called when confirms may be sent, before that turn.
         self.on_full = on_full  # The disk has no space (True), or has again.
         self.on_fatal = on_fatal
         self.writer = environment.worker("leveret-writer")
@@ -73,7 +85,15 @@ class Storage:
         self.commits = 0
         self.commits_s = 0.0  # The time that all commits have taken.
         self.gather_for = 0  # The next commit waits until so many publishes have arrived.
+        self.gather_half = 0  # If fewer publishes than this have arrived, the wait was in vain.
         self.gather_until = 0.0  # The next commit does not wait beyond this time.
+        self.ungathered = 0  # So many commits begin without such a wait.
+        self.ungathered_next = 1  # And so many after the next wait in vain.
+        self.waited = False  # The next commit has waited for publishes.
+        self.looking = False  # `_look` is scheduled.
+        self.patient = True  # Acknowledgements may wait.
+        self.patient_until = 0.0  # The time until which those do that wait now; 0: none do.
+        self._patience: asyncio.TimerHandle | None = None
         self.failed = False
         self.busy_at = self.loop.time()  # When the last commit began.
         self.maintaining = False
@@ -89,16 +109,34 @@ class Storage:
 
     def should_wait(self, broker: Broker) -> bool:
         """Returns whether more publishes are about to arrive that the next commit should contain."""
-        if not broker.unlogged or self.committing or broker.totals.published >= self.gather_for:
+        if not broker.hurries or self.committing or broker.totals.published >= self.gather_for:
             return False
         return self.environment.precise_s() < self.gather_until
+
+    def wait(self, broker: Broker) -> None:
+        """Has a turn run when `should_wait` does not hold any more. The event loop's timers are too coarse for that."""
+        self.waited = True
+        if not self.looking:
+            self.looking = True
+            self.loop.call_soon(self._look, broker)
+
+    def _look(self, broker: Broker) -> None:
+        self.looking = False
+        if self.should_wait(broker):
+            self.wait(broker)
+        elif not self.committing:
+            self.on_turn()
 
     def commit(self, broker: Broker) -> None:
         """Begins a commit, unless one is under way."""
         if self.committing or self.failed or (self.full and not self.retrying):
             return
-        if broker.unlogged or (broker.journal is not None and broker.journal.is_due):
+        if broker.hurries or (broker.journal is not None and broker.journal.is_due):
+            self._end_gathering(broker)
             self._take_blocks(broker)
+        elif broker.unlogged:
+            if self.log.gathered or not self._may_wait():
+                self._take_blocks(broker)
         job = self.log.take()
         if job is None:
             return
@@ -106,11 +144,48 @@ class Storage:
         self.busy_at = self.loop.time()
         self.began = self.environment.precise_s()
         self.writer.submit(lambda: job.perform(self.disk), lambda error: self._on_committed(broker, job, error))
-        # Hand the interpreter over, so that the write begins now: this thread would keep it for the rest of the turn,
-        # and that is as long as a sync takes. One small publish after the other gains a tenth by it.
-        self.environment.yield_to_writer()
+        if broker.writers:
+            # Hand the interpreter over, so that the write begins now: this thread would keep it for the rest of the
+            # turn, and that may be as long as a sync takes.
+            self.environment.yield_to_writer()
+
+    def _end_gathering(self, broker: Broker) -> None:
+        """Notes whether the wait for more publishes, if there was one, was in vain."""
+        if not self.waited:
+            return
+        self.waited = False
+        if broker.totals.published < self.gather_half:
+            self.ungathered = self.ungathered_next
+            self.ungathered_next = min(2 * self.ungathered_next, UNGATHERED_MAX)
+        else:
+            self.ungathered_next = 1
+
+    def _may_wait(self) -> bool:
+        """Returns whether acknowledgements may wait for another commit. Then a turn begins when they may no longer."""
+        now = self.loop.time()
+        if not self.patient_until:
+            self.patient_until = now + PATIENCE_S
+        if not self.patient or now >= self.patient_until:
+            return False
+        if self._patience is None:
+            self._patience = self.loop.call_at(self.patient_until, self._on_patience)
+        return True
+
+    def _on_patience(self) -> None:
+        self._patience = None
+        if not self.patient_until:
+            return
+        if self.loop.time() < self.patient_until:  # Others wait by now.
+            self._patience = self.loop.call_at(self.patient_until, self._on_patience)
+        else:
+            self.on_turn()
+
+    def hurry(self) -> None:
+        """From now on each change is written at once: the node stops."""
+        self.patient = False
 
     def _take_blocks(self, broker: Broker) -> None:
+        self.patient_until = 0.0
         now_ms = self.environment.wall_ms()
         unlogged = broker.take_unlogged()
         journal, is_told = broker.journal, False
@@ -168,10 +243,7 @@ class Storage:
 
     def _on_logged(self, job: Write, broker: Broker) -> None:
         confirmed = 0
-        durable = self.log.on_done(job)
-        for number, write in self.mirrors.synced(job).items():
-            broker.mirrors.on_synced(number, write)
-        for block in durable:
+        for block in job.blocks:
             entry = self.in_blocks.pop((block.queue, block.number), None)
             if entry is None:
                 continue  # Its queue was deleted.
@@ -184,12 +256,21 @@ class Storage:
                 pending.on_safe()
         if confirmed:
             self.on_confirmed(broker, confirmed)
+            self.on_safe()
+        self.log.on_done(job)
+        for number, write in self.mirrors.synced(job).items():
+            broker.mirrors.on_synced(number, write)
         self.maintain()
 
     def on_confirmed(self, broker: Broker, count: int) -> None:
         """Called when so many messages are being confirmed: as many publishes may be about to arrive."""
+        if count < 2 or self.ungathered:
+            self.ungathered = max(0, self.ungathered - 1)
+            self.gather_for, self.gather_until = 0, 0.0
+            return
         now = self.environment.precise_s()
         self.gather_for = broker.totals.published + count
+        self.gather_half = broker.totals.published + count // 2
         self.gather_until = now + min(now - self.began, GATHER_S_MAX)
 
     def _on_failed(self, job: Write, error: Exception) -> None:
@@ -349,5 +430,7 @@ class Storage:
         self.reader.submit(lambda: job.perform(self.disk), on_done)
 
     def stop(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
         for worker in (self.writer, self.reader, self.background):
             worker.stop()

@@ -209,6 +209,7 @@ class Raft:
         self._elapsed = self._timeout = 0
         self._spread = self.options.election_ticks
         self._campaign_failed = False  # The last campaign led to no leader.
+        self.has_forgotten = False  # Entries that were durable here are not in the log: the disk is of an earlier time.
         self._short_timeouts = 0  # So many more elections have a short timeout.
         self._outbox = Outbox()
         self._assembly: _Assembly | None = None
@@ -607,6 +608,8 @@ class Raft:
             case Append():
                 self._on_append(message)
             case Heartbeat():
+                if message.commit > self.last_index:  # A leader tells of no more than this node has said to have.
+                    self.has_forgotten = True
                 self.log.commit_to(min(message.commit, self.last_index))
                 response = HeartbeatResponse(self.id, message.sender, self.term, self.applied)
                 self._outbox.early.append(response)

@@ -409,16 +409,21 @@ class MirrorLog:
     # -- reading -----------------------------------------------------------------------
 
     def fetch(
-        self, queue: int, after: int, bound: int, have: Sequence[tuple[int, int]], bytes_max: int
+        self, queue: int, after: int, bound: int, have: Sequence[tuple[int, int]], bytes_max: int, count_max: int = 0
     ) -> tuple[list[tuple[int, int]], int, Load | None]:
-        """Return (the live messages of after + 1 to upto, upto, a job that reads the contents of those not in `have`).
-        If `upto` is below the bound, there are more."""
+        """Return (the live messages of after + 1 to upto, upto, a job that reads the contents of those not in `have`):
+        at most `count_max` of them, unless that is 0. If `upto` is below the bound, there are more."""
         found = self._log.queues.get(queue)
         if found is None:
             return [], bound, None
         live = list(found.live.ranges(after + 1, bound, limit=FETCH_RANGES_MAX + 1))
         if len(live) > FETCH_RANGES_MAX:
             bound = live[FETCH_RANGES_MAX - 1][1]
+        for low, high in live if count_max else ():
+            if high - low + 1 > count_max:
+                bound = min(bound, low + count_max - 1)
+                break
+            count_max -= high - low + 1
         places: list[Place] = []
         pending: list[Run] = []
         upto, room = bound, bytes_max

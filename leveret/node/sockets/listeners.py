@@ -58,7 +58,9 @@ class Listeners:
         # The open ports: those of CLIENT_PORTS, management, management_tls, prometheus.
         self.management_url: str | None = None
         self.management_urls: dict[str, str] = {}  # The first one with TLS (https), and the first without (http).
-        self._for_clients: list[asyncio.Server | TlsServer] = []  # The servers of the listeners for clients.
+        # The servers of the listeners for clients, by name and by place, and those for HTTP, by name.
+        self._for_clients: dict[tuple[str, int], asyncio.Server | TlsServer] = {}
+        self._for_http: dict[str, list[asyncio.Server | TlsServer]] = {"management": [], "prometheus": []}
         self._client_ports: dict[tuple[str, int], int] = {}  # Their ports, by name and by place.
         self._generation = 0  # How often they were closed.
         self._opened: Node | None = None  # The node that clients may use, unless it is paused or in maintenance.
@@ -81,6 +83,8 @@ class Listeners:
         for server in self.servers:
             server.close()
         self.servers.clear()
+        for servers in self._for_http.values():
+            servers.clear()
         self.entrance.close()
         self.ports.clear()
         self.management_url = None
@@ -92,8 +96,35 @@ class Listeners:
         node.maintenance.on_closed, node.maintenance.on_opened = self._on_paused, self._on_resumed
         if _may_serve(node):
             await self._open_for_clients(node)
-        await self._open_management(node)
-        await self._open_prometheus(node)
+        await self._open_for_http(node)
+
+    async def follow_settings(self) -> None:
+        """Opens listeners that the settings have by now, and closes those that they no longer have. Connections that
+        clients have stay. Raises StartFailed."""
+        node = self._opened
+        if node is None:
+            return
+        wanted = {(name, place) for name, _, place, _ in self._client_listeners()}
+        for name, place in self._for_clients.keys() - wanted:
+            self._shut(self._for_clients.pop((name, place)))
+            self._client_ports.pop((name, place), None)
+            self.ports.pop(name, None)
+        if _may_serve(node):
+            await self._open_for_clients(node)
+        settings = self.settings
+        if not settings.management_listeners and not settings.management_tls_listeners:
+            self._shut_for_http("management")
+            self.management_url, self.management_urls = None, {}
+        if not settings.prometheus_listeners:
+            self._shut_for_http("prometheus")
+        await self._open_for_http(node)
+        self.server.announce()
+
+    async def _open_for_http(self, node: Node) -> None:
+        if not self._for_http["management"]:
+            await self._open_management(node)
+        if not self._for_http["prometheus"]:
+            await self._open_prometheus(node)
         if self.management_url is not None or "prometheus" in self.ports:
             # Imported in a thread, now: otherwise the loop would wait for disk and compiler at the first request.
             self.loop.run_in_executor(None, importlib.import_module, "leveret.management.app")
@@ -101,10 +132,13 @@ class Listeners:
     # -- Clients -------------------------------------------------------------------------------------------------
 
     async def _open_for_clients(self, node: Node) -> bool:
-        """Opens all listeners for clients, or none. Returns False if they were to be closed again meanwhile."""
+        """Opens all listeners for clients that are closed, or none. Returns False if they were to be closed again
+        meanwhile."""
         generation, opened = self._generation, []
         try:
             for name, tls, place, listener in self._client_listeners():
+                if (name, place) in self._for_clients:
+                    continue
                 port = self._client_ports.get((name, place), listener.port)
                 accept = _accepting(name, node)
                 proxied = _is_proxied(name, self.settings)
@@ -122,7 +156,7 @@ class Listeners:
             return False
         for name, place, server in opened:
             self.servers.append(server)
-            self._for_clients.append(server)
+            self._for_clients[name, place] = server
             port = self._client_ports[name, place] = int(server.sockets[0].getsockname()[1])
             self.ports.setdefault(name, port)
         return True
@@ -149,22 +183,35 @@ class Listeners:
     async def _listen(
         self, accept: Accepting, listener: Listener, port: int, tls: ssl.SSLContext | None, proxied: bool = False
     ) -> asyncio.Server | TlsServer:
+        self.entrance.shares_ports = self.settings.processes > 1
         host, backlog, seconds = listener.host or None, self.settings.backlog, tls_timeout_s(self.settings)
         if proxied:
             return await self.entrance.listen_for_proxies(accept, host, port, tls, seconds, backlog)
         if tls is not None:
             return await self.entrance.listen(accept, host, port, tls, seconds, backlog)
-        return await self.loop.create_server(accept, host, port, backlog=backlog)
+        # The kernel spreads connections over all processes that listen at the same port.
+        shared = self.settings.processes > 1 or None
+        return await self.loop.create_server(accept, host, port, backlog=backlog, reuse_port=shared)
 
     def _shut_for_clients(self) -> None:
         self._generation += 1
-        for server in self._for_clients:
-            server.close()
-            if server in self.servers:
-                self.servers.remove(server)
+        for server in self._for_clients.values():
+            self._shut(server)
         self._for_clients.clear()
         for name in CLIENT_PORTS:
             self.ports.pop(name, None)
+
+    def _shut_for_http(self, name: str) -> None:
+        for server in self._for_http[name]:
+            self._shut(server)
+        self._for_http[name].clear()
+        for port in (name, f"{name}_tls"):
+            self.ports.pop(port, None)
+
+    def _shut(self, server: asyncio.Server | TlsServer) -> None:
+        server.close()
+        if server in self.servers:
+            self.servers.remove(server)
 
     def _on_paused(self) -> None:
         self._shut_for_clients()
@@ -213,6 +260,7 @@ class Listeners:
                         "Choose another port with --management-port, or none"
                     ) from None
                 self.servers.append(server)
+                self._for_http["management"].append(server)
                 port = int(server.sockets[0].getsockname()[1])
                 self.ports["management_tls" if tls else "management"] = port
                 host = settings.cluster_host if listener.host in ("", "0.0.0.0", "::") else listener.host
@@ -235,6 +283,7 @@ class Listeners:
                 logger.warning("%s; metrics are at the management port only", text)
                 continue
             self.servers.append(server)
+            self._for_http["prometheus"].append(server)
             self.ports["prometheus"] = int(server.sockets[0].getsockname()[1])
             node.samples.start()
 

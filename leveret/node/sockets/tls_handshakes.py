@@ -41,6 +41,7 @@ class TlsHandshakes:
     def __init__(self, loop: asyncio.AbstractEventLoop, handshakes_max: int = HANDSHAKES_MAX) -> None:
         self.loop = loop
         self.handshakes_max = handshakes_max
+        self.shares_ports = False  # Other processes may listen at the same ports.
         self._under_way: Unauthenticated[socket.socket] = Unauthenticated()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -81,7 +82,8 @@ class TlsHandshakes:
         sockets: list[socket.socket] = []
         try:
             for family, _, _, _, address in dict.fromkeys(found):
-                sockets.append(socket.create_server(address, family=family, backlog=backlog))
+                shares = self.shares_ports
+                sockets.append(socket.create_server(address, family=family, backlog=backlog, reuse_port=shares))
                 sockets[-1].setblocking(False)
         except OSError:
             for one in sockets:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
@@ -30,6 +31,7 @@ FOLDER_VARIABLE: Final = "LEVERET_RUNTIME_DIR"
 DEFAULT_FOLDER: Final = "~/.leveret/nodes"
 DEFAULT_NAME: Final = "leveret@localhost"
 SUFFIX: Final = ".json"
+LOOPBACK: Final = "127.0.0.1"
 FILE_BYTES_MAX: Final = 65_536
 
 
@@ -62,7 +64,9 @@ def entry_of(settings: Settings, ports: Mapping[str, int]) -> Entry:
     return Entry(
         settings.node_name,
         os.getpid(),
-        settings.cluster_listener.host or settings.cluster_host,
+        # A node at every interface is at this one too; the host by which others know it may have no address here. With
+        # TLS, that host is the one that the certificate names.
+        settings.cluster_listener.host or (LOOPBACK if tls is None else settings.cluster_host),
         ports["cluster"],
         os.path.abspath(settings.data_dir),
         (ports["amqp"],) if "amqp" in ports else (),
@@ -112,7 +116,7 @@ def find(name: str | None = None) -> Entry:
     """
     running = entries()
     if name is None:
-        matching = [entry for entry in running if entry.name == DEFAULT_NAME] or running
+        matching = [entry for entry in running if entry.name == DEFAULT_NAME] or _without_further(running)
     else:
         matching = [entry for entry in running if name in (entry.name, entry.name.partition("@")[0])]
     if len(matching) == 1:
@@ -126,6 +130,12 @@ def find(name: str | None = None) -> Entry:
     if name is None:
         raise NotFound(f"several nodes run on this machine: {_list(matching)}; choose one with -n NAME", known)
     raise NotFound(f"several nodes are called {name}: {_list(matching)}; choose one with --port PORT", known)
+
+
+def _without_further(running: list[Entry]) -> list[Entry]:
+    """Returns the nodes without the second and further processes of one of them: see `leveret server --processes`."""
+    names = {entry.name for entry in running}
+    return [entry for entry in running if re.sub(r"-[0-9]+(?=@)", "", entry.name) not in names - {entry.name}]
 
 
 def at_address(host: str, port: int) -> Entry | None:

@@ -3,7 +3,9 @@
 One turn of the loop serves everybody who is connected, so a turn that takes long makes all of them wait. asyncio has
 no hook for the end of a turn, and its debug mode, which has one, costs every callback. So a timer is set to `BEAT_S`
 again and again, and what counts is how late it fires: a turn of L seconds shows as a delay between L - `BEAT_S` and L.
-That is one callback in 20 ms, as many as the consensus has anyway.
+That is one callback in 20 ms, as many as the consensus has anyway. While the node's own ticks are long, because
+nothing goes on (see `ticker`), so are the beats: then a turn that begins without waking the ticks shows as up to
+`CALM_BEAT_S` shorter than it was.
 
 What a long turn did can be seen only while it lasts, from outside: a thread looks at the beats four times a second.
 If there was none for `SUSPICIOUS_S`, the thread notes where the loop's thread is. A turn longer than a second
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret")
 
 BEAT_S: Final = 0.02
+CALM_BEAT_S: Final = 0.2
 SLOW_S: Final = 0.1
 LONG_S: Final = 1.0
 SUSPICIOUS_S: Final = 0.5
@@ -75,6 +78,8 @@ class LoopWatch:
         self._seen = ""  # Where the loop was when the thread looked and no beat had come for long.
         self._thread_id = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._is_long = False  # The present beat is one of `CALM_BEAT_S`.
+        self.is_calm: Callable[[], bool] = lambda: False
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -96,9 +101,17 @@ class LoopWatch:
     # -- In the loop ---------------------------------------------------------------------------------------------
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_long = self.is_calm()
+        beat_s = CALM_BEAT_S if self._is_long else BEAT_S
         self._worked_s = self._processor()
-        self._due = self._clock() + BEAT_S
-        self._timer = loop.call_later(BEAT_S, self._beat, loop)
+        self._due = self._clock() + beat_s
+        self._timer = loop.call_later(beat_s, self._beat, loop)
+
+    def wake(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The node's ticks are short again: so are the beats, from now on."""
+        if self._is_long and self._timer is not None:
+            self._timer.cancel()
+            self._arm(loop)
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
         late_s = max(0.0, self._clock() - self._due)

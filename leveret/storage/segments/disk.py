@@ -10,8 +10,7 @@ import errno
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Protocol
 
 _DESCRIPTORS_MAX = 64
@@ -83,21 +82,27 @@ class FileDisk:
         return os.stat(self._path(path)).st_size
 
     def read(self, path: str, offset: int, size: int) -> bytes:
-        with self._open(path, os.O_RDWR) as descriptor:
-            data = os.pread(descriptor, size, offset)
+        handle = self._acquire(path, os.O_RDWR)
+        try:
+            data = os.pread(handle.descriptor, size, offset)
             if len(data) in (0, size):
                 return data
             parts = [data]
             while data and (size := size - len(data)) > 0:
                 offset += len(data)
-                data = os.pread(descriptor, size, offset)
+                data = os.pread(handle.descriptor, size, offset)
                 parts.append(data)
             return b"".join(parts)
+        finally:
+            self._release(handle)
 
     def write(self, path: str, offset: int, buffers: Sequence[bytes]) -> None:
-        with self._open(path, os.O_RDWR | os.O_CREAT) as descriptor:
+        handle = self._acquire(path, os.O_RDWR | os.O_CREAT)
+        try:
             for at in range(0, len(buffers), _BUFFERS_PER_CALL):
-                offset = self._write_all(descriptor, offset, buffers[at : at + _BUFFERS_PER_CALL])
+                offset = self._write_all(handle.descriptor, offset, buffers[at : at + _BUFFERS_PER_CALL])
+        finally:
+            self._release(handle)
 
     @staticmethod
     def _write_all(descriptor: int, offset: int, buffers: Sequence[bytes | memoryview]) -> int:
@@ -115,12 +120,18 @@ class FileDisk:
         return offset
 
     def sync(self, path: str) -> None:
-        with self._open(path, os.O_RDWR) as descriptor:
-            os.fdatasync(descriptor)
+        handle = self._acquire(path, os.O_RDWR)
+        try:
+            os.fdatasync(handle.descriptor)
+        finally:
+            self._release(handle)
 
     def truncate(self, path: str, size: int) -> None:
-        with self._open(path, os.O_RDWR) as descriptor:
-            os.ftruncate(descriptor, size)
+        handle = self._acquire(path, os.O_RDWR)
+        try:
+            os.ftruncate(handle.descriptor, size)
+        finally:
+            self._release(handle)
 
     def rename(self, old: str, new: str) -> None:
         self._drop(old)
@@ -157,9 +168,8 @@ class FileDisk:
     def _path(self, path: str) -> str:
         return os.path.join(self.root, *path.split("/")) if path else self.root
 
-    @contextmanager
-    def _open(self, path: str, flags: int) -> Iterator[int]:
-        """Yield a cached descriptor, which stays open for its users despite an eviction, a rename or a deletion."""
+    def _acquire(self, path: str, flags: int) -> _Handle:
+        """Return a cached descriptor, which stays open for its users despite an eviction, a rename or a deletion."""
         with self._lock:
             handle = self._handles.get(path)
             if handle is None:
@@ -168,13 +178,13 @@ class FileDisk:
             handle.users += 1
             if len(self._handles) > _DESCRIPTORS_MAX:
                 self._drop_locked(next(iter(self._handles)))
-        try:
-            yield handle.descriptor
-        finally:
-            with self._lock:
-                handle.users -= 1
-                if handle.dropped and not handle.users:
-                    self._give_back(handle.descriptor)
+        return handle
+
+    def _release(self, handle: _Handle) -> None:
+        with self._lock:
+            handle.users -= 1
+            if handle.dropped and not handle.users:
+                self._give_back(handle.descriptor)
 
     def _drop(self, path: str) -> None:
         with self._lock:

@@ -53,6 +53,7 @@ def test_the_owner_is_killed(nodes: Cluster, name: str, which: str) -> None:
     tags = [method.delivery_tag for method, _, _ in consumer.take(5)]
     reader.basic_ack(tags[1], multiple=True)
     until(lambda: waiting(reader, name) == 20 - 7, "the acks have arrived")
+    channel.basic_publish("", f"{name}-exclusive", b"its sync is that of the acks too", PERSISTENT)
     publisher = other.channel(confirms=True)
 
     owner.kill()

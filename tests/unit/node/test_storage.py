@@ -1,7 +1,11 @@
-"""A commit of very many queues."""
+"""When a commit begins, and what it takes."""
 
 from __future__ import annotations
 
+import gc
+import random
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +15,9 @@ from leveret.node import storage
 from leveret.node.storage import Storage
 from leveret.protocol import methods as m
 from leveret.storage.format.queue_block import Block
-from tests.support.machines import World, publish
+from leveret.storage.log import Log, LogOptions
+from simulation.core.disk import FaultyDisk
+from tests.support.machines import Client, World, publish
 
 
 class Files:
@@ -34,7 +40,7 @@ def test_a_commit_takes_a_part_of_very_many_queues(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(storage, "BLOCKS_MAX", 3)
     shell = SimpleNamespace(loop=SimpleNamespace(time=float), disk=None, worker=str, wall_ms=lambda: 5)
     files, world = Files(), World()
-    disk = Storage(cast(Any, shell), cast(Any, files), lambda: None, lambda full: None, lambda text: None)
+    disk = Storage(cast(Any, shell), cast(Any, files), lambda: None, lambda: None, lambda full: None, lambda text: None)
     client = world.client()
     for number in range(7):
         client.declare(f"q{number}", durable=True)
@@ -55,3 +61,203 @@ def test_a_commit_takes_a_part_of_very_many_queues(monkeypatch: pytest.MonkeyPat
         disk.commit(world.broker)
     assert sum(len(block.enqueued.contents) for block in files.blocks if block.enqueued is not None) == 14
     assert world.broker.unlogged_bytes == 0 and first.open is None
+
+
+class Pausable:
+    """An event loop whose time stands still until a test moves it; calls for later are kept."""
+
+    def __init__(self) -> None:
+        self.now = 7.0
+        self.later: list[tuple[float, Callable[[], None]]] = []
+        self.soon: list[Callable[[], None]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, then: Callable[[], None]) -> SimpleNamespace:
+        self.later.append((when, then))
+        return SimpleNamespace(cancel=lambda: None)
+
+    def call_soon(self, then: Callable[..., None], *arguments: Any) -> None:
+        self.soon.append(partial(then, *arguments))
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        due = [then for when, then in self.later if when <= self.now]
+        self.later = [one for one in self.later if one[0] > self.now]
+        for then in due:
+            then()
+
+
+class Committing:
+    """A storage with a real log, whose jobs are done when a test says so, and a client that publishes to a queue."""
+
+    def __init__(self) -> None:
+        self.loop, self.jobs = Pausable(), list[tuple[Callable[[], None], Callable[[Exception | None], None]]]()
+        self.disk = FaultyDisk(random.Random(1), 1 << 30)
+        self.precise = 1.0
+        self.told: list[str] = []
+        log = Log(self.disk, "messages", LogOptions())
+        log.recover(None)
+        shell = SimpleNamespace(
+            loop=self.loop,
+            disk=self.disk,
+            worker=lambda name: SimpleNamespace(submit=lambda work, then: self.jobs.append((work, then))),
+            wall_ms=lambda: 5,
+            precise_s=lambda: self.precise,
+            yield_to_writer=lambda: None,
+        )
+        self.world = World()
+        self.broker = self.world.broker
+        self.storage = Storage(
+            cast(Any, shell), log, self.turn, self.on_safe, lambda full: None, lambda text: None
+        )
+        self.client = self.world.client()
+        self.client.declare("q", durable=True)
+        self.client.call(m.ConfirmSelect())
+
+    def turn(self) -> None:
+        self.told.append("turn")
+        self.broker.pump()
+        if self.storage.should_wait(self.broker):
+            self.storage.wait(self.broker)
+        else:
+            self.storage.commit(self.broker)
+
+    def on_safe(self) -> None:
+        self.told.append("safe")
+
+    def publish(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.client.feed(publish(1, "", "q", b"x", delivery_mode=2))
+        self.turn()
+
+    def finish(self, took_s: float = 0.001) -> None:
+        work, then = self.jobs.pop(0)
+        work()
+        self.precise += took_s
+        then(None)
+
+
+@pytest.fixture
+def committing() -> Committing:
+    return Committing()
+
+
+def consumed(committing: Committing) -> Client:
+    """Has a message delivered, and returns the consumer."""
+    consumer = committing.world.client()
+    consumer.call(m.BasicConsume(queue="q", consumer_tag="c"))
+    committing.publish()
+    committing.finish()
+    return consumer
+
+
+def test_acknowledgements_wait_for_a_commit_that_somebody_waits_for(committing: Committing) -> None:
+    consumer = consumed(committing)
+    consumer.feed(m.encode(1, m.BasicAck(1, False)))
+    committing.turn()
+    assert not committing.jobs and committing.broker.unlogged
+    committing.publish()
+    assert len(committing.jobs) == 1 and not committing.broker.unlogged
+    committing.finish()
+    committing.loop.pass_time(1)
+    assert not committing.jobs and not committing.loop.later
+
+
+def test_acknowledgements_wait_for_a_moment_only(committing: Committing) -> None:
+    consumer = consumed(committing)
+    consumer.feed(m.encode(1, m.BasicAck(1, False)))
+    committing.turn()
+    committing.loop.pass_time(storage.PATIENCE_S / 2)
+    assert not committing.jobs
+    committing.loop.pass_time(storage.PATIENCE_S)
+    assert len(committing.jobs) == 1 and not committing.broker.unlogged
+
+
+def test_the_wait_of_acknowledgements_begins_anew_after_a_commit(committing: Committing) -> None:
+    consumer = consumed(committing)
+    consumer.feed(m.encode(1, m.BasicAck(1, False)))
+    committing.turn()
+    committing.loop.pass_time(storage.PATIENCE_S * 0.75)
+    committing.publish()
+    committing.finish()
+    consumer.feed(m.encode(1, m.BasicAck(2, False)))
+    committing.turn()
+    committing.loop.pass_time(storage.PATIENCE_S / 2)
+    assert not committing.jobs
+    committing.loop.pass_time(storage.PATIENCE_S)
+    assert len(committing.jobs) == 1
+
+
+def test_a_node_that_stops_writes_acknowledgements_at_once(committing: Committing) -> None:
+    consumer = consumed(committing)
+    consumer.feed(m.encode(1, m.BasicAck(1, False)))
+    committing.storage.hurry()
+    committing.turn()
+    assert len(committing.jobs) == 1
+
+
+def test_a_message_that_is_rejected_back_to_its_queue_does_not_wait(committing: Committing) -> None:
+    consumer = consumed(committing)
+    consumer.feed(m.encode(1, m.BasicNack(1, False, True)))
+    committing.turn()
+    assert len(committing.jobs) == 1
+
+
+def test_confirms_are_sent_before_the_next_turn(committing: Committing) -> None:
+    committing.publish()
+    committing.told.clear()
+    committing.finish()
+    assert committing.told == ["safe", "turn"]
+
+
+def test_a_commit_waits_for_as_many_publishes_as_were_confirmed(committing: Committing) -> None:
+    committing.publish(3)
+    committing.finish()
+    committing.publish(2)
+    assert not committing.jobs
+    committing.loop.soon.pop()()
+    assert not committing.jobs and len(committing.loop.soon) == 1
+    committing.publish(1)
+    assert len(committing.jobs) == 1
+
+
+def test_waits_in_vain_become_rare(committing: Committing) -> None:
+    """Publishers that send at their own pace should not wait for confirms of each other."""
+    waits = 0
+    for _ in range(100):
+        committing.publish(4)
+        if not committing.jobs:
+            waits += 1
+            committing.precise += storage.GATHER_S_MAX
+            committing.loop.soon.pop()()
+        committing.finish()
+        committing.publish(1)
+        if not committing.jobs:
+            waits += 1
+            committing.precise += storage.GATHER_S_MAX
+            committing.loop.soon.pop()()
+        committing.finish()
+    assert 5 < waits < 25
+
+
+def test_traffic_leaves_nothing_to_the_garbage_collector(committing: Committing) -> None:
+    """What is freed by its last reference costs no collection, which would stop the event loop."""
+    consumer = consumed(committing)
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(1, 51):
+            consumer.feed(m.encode(1, m.BasicAck(number, False)))
+            committing.publish(2 if number % 5 else 3)
+            if not committing.jobs:
+                committing.precise += storage.GATHER_S_MAX
+                committing.loop.soon.pop()()
+            committing.finish()
+            committing.broker.tell_confirms()
+            committing.client.take()
+            consumer.take()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

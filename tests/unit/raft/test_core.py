@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 
 from leveret.raft import AddLearner, Busy, Kind, Member, NotLeader, Options, Proposed, Raft, Update, bootstrap
-from leveret.raft.messages import ENTRY_BYTES_MAX, Append, AppendResponse, HeartbeatResponse
+from leveret.raft.messages import ENTRY_BYTES_MAX, Append, AppendResponse, Heartbeat, HeartbeatResponse
 from tests.unit.raft.lab import Lab
 
 
@@ -34,6 +34,16 @@ def test_a_founder_leads_and_knows_itself() -> None:
     assert raft.propose(b"x") == Proposed(3, 2)
     assert drain(raft) == [b"x"]
     assert raft.ready() is None
+
+
+def test_a_disk_of_an_earlier_time_is_noticed() -> None:
+    """A leader commits at a follower only what it has said to have stored."""
+    hard_state, entry = bootstrap(Member("a", "node a", "host:1"))
+    raft = Raft("a", lambda limit: 0, hard_state=hard_state, entries=[entry])
+    raft.step(Heartbeat("b", "a", 2, 1))
+    assert not raft.has_forgotten and raft.log.commit == 1
+    raft.step(Heartbeat("b", "a", 2, 2))
+    assert raft.has_forgotten and raft.log.commit == 1
 
 
 def test_one_ready_at_a_time() -> None:

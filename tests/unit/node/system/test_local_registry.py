@@ -119,6 +119,15 @@ def test_without_a_name_it_is_the_default_or_the_only_one(folder: Path, other: i
     assert local_registry.find().port == 3
 
 
+def test_without_a_name_it_is_the_first_of_a_machines_processes(folder: Path, other: int) -> None:
+    local_registry.announce(entry("rabbit@burrow"))
+    local_registry.announce(entry("rabbit-2@burrow", other, 25673))
+    assert local_registry.find().name == "rabbit@burrow"
+    assert local_registry.find("rabbit-2").name == "rabbit-2@burrow"
+    local_registry.withdraw("rabbit@burrow")
+    assert local_registry.find().name == "rabbit-2@burrow"
+
+
 def test_an_unknown_name_tells_which_there_are(folder: Path) -> None:
     local_registry.announce(entry("b@localhost", port=77))
     with pytest.raises(NotFound, match=r"no node x@localhost .* there is b@localhost \(cluster port 77\)"):
