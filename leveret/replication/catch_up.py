@@ -45,7 +45,7 @@ does not know it yet may still be the best copy.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from leveret.replication.ring_frames import Counts, Fetch, Fill, Piece, Ranges, Read, Recovered, Request
@@ -187,8 +187,7 @@ class Filling:
         self._asked, self._age = sources[self._turn % len(sources)], 0
         bytes_max = member.options.piece_bytes if self.wanted else 0
         batch = member.options.fill_messages
-        bound = min(self.bound, self.after + batch * BATCHES) if batch else self.bound
-        member.send(self._asked, Fetch(view.epoch, self.cut, self.after, bound, self.have, bytes_max, batch))
+        member.send(self._asked, Fetch(view.epoch, self.cut, self.after, self.bound, self.have, bytes_max, batch))
 
     def on_piece(self, frame: Piece) -> None:
         member = self.member
@@ -255,17 +254,19 @@ class Source:
 
 
 def pieces(whole: Piece, batch: int) -> Iterator[Piece]:
-    """Yield an answer as pieces of at most `batch` message numbers each, in order."""
+    """Yield an answer as pieces of at most `batch` live messages each, in order. Numbers of which no message is live
+    cost nothing: a queue that was moved has left out four billion of them."""
     after, upto = whole.after, whole.upto
-    if not batch or upto - after <= batch:
+    count = sum(high - low + 1 for low, high in whole.live)
+    if not batch or count <= batch:
         yield whole
         return
-    batch = max(batch, -(-(upto - after) // BATCHES))  # At most `BATCHES` pieces.
+    batch = max(batch, -(-count // BATCHES))  # At most `BATCHES` pieces.
     live: deque[tuple[int, ...]] = deque(whole.live)
     counts: deque[tuple[int, ...]] = deque(whole.counts)
     runs, marks = deque(whole.runs), whole.marks
     while after < upto:
-        end = min(after + batch, upto)
+        end = _end_of(live, batch, upto)
         yield whole._replace(
             after=after,
             upto=end,
@@ -276,6 +277,15 @@ def pieces(whole: Piece, batch: int) -> Iterator[Piece]:
             more=end < upto,
         )
         after, marks = end, ()
+
+
+def _end_of(live: Iterable[tuple[int, ...]], count: int, upto: int) -> int:
+    """Return the highest number up to which there are at most `count` live messages."""
+    for low, high in live:
+        if high - low + 1 > count:
+            return low + count - 1
+        count -= high - low + 1
+    return upto
 
 
 def _taken(ranges: deque[tuple[int, ...]], end: int) -> Iterator[tuple[int, ...]]:

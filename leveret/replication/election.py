@@ -76,7 +76,7 @@ class MasterWatch:
     def on_view(self, is_new_epoch: bool) -> None:
         self.standings = None
         if is_new_epoch:
-            self.heard, self.age = False, 0
+            self.heard, self.age = self.member.is_newborn, 0  # Who creates a group leads it, and says only otherwise.
             self.left.clear()
 
     def on_peer_up(self, peer: str) -> None:

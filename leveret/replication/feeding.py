@@ -29,7 +29,18 @@ from typing import TYPE_CHECKING
 
 from leveret.metadata.model.view import View
 from leveret.replication.packed_block import is_prompt
-from leveret.replication.ring_frames import Attach, Blocks, Deny, Detach, Entry, Got, Numbers, ProtocolError, Reset
+from leveret.replication.ring_frames import (
+    NEWBORN_PATIENCE,
+    Attach,
+    Blocks,
+    Deny,
+    Detach,
+    Entry,
+    Got,
+    Numbers,
+    ProtocolError,
+    Reset,
+)
 from leveret.storage.format.queue_block import Block
 
 if TYPE_CHECKING:
@@ -116,7 +127,7 @@ class Feeding:
             return
         self._asked = False
         self._quiet += 1
-        retry = self.member.options.retry
+        retry = self.member.options.retry * (NEWBORN_PATIENCE if self.member.is_newborn else 1)
         if self.feed is None or not self.member.matched:
             if self._quiet >= retry:
                 self.feed = None
@@ -191,12 +202,12 @@ class Feeding:
                 self._attach(src)
             return
         self._asked = False
-        was_matched = member.matched
+        was_matched, was_newborn = member.matched, member.is_newborn
         if frame.blocks:
             blocks = frame.blocks if frame.previous == tail.end else self._unknown(src, frame.blocks)
             if blocks:
                 member.append(blocks)
-                if any(map(is_prompt, blocks)):
+                if any(map(is_prompt, blocks)) and not (was_newborn and tail.end == 1):
                     member.report()
         if not member.matched:
             return
@@ -204,7 +215,8 @@ class Feeding:
         if src != self.feed:
             self._choose(src)
         if not was_matched:
-            member.report()
+            if not (was_newborn and tail.end == 1):  # The start block of a new group is reported when it is on disk.
+                member.report()
             self.serve_waiting()
         member.raise_version(frame.version)
         member.confirm_to(min(frame.confirmed, tail.end))

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from leveret.metadata.model.view import Disk, View, forced, is_of
 from leveret.replication.packed_block import start_block
-from leveret.replication.ring_frames import Confirmed, Entry, HandOverDue, Pulse, Resumed, Started
+from leveret.replication.ring_frames import NEWBORN_PATIENCE, Confirmed, Entry, HandOverDue, Pulse, Resumed, Started
 
 if TYPE_CHECKING:
     from leveret.replication.member import Member
@@ -86,7 +86,8 @@ class Master:
         if not member.complete:  # It was promoted by force: all members must agree on what is left of the queue.
             member.become_complete(self.start_number)
         member.out.append(Started(self.epoch, self.start_number, tail, self.view.lossy == self.epoch))
-        self.pulse_all()
+        if not member.born or not member.majority:  # The others assume that the master of a new group works.
+            self.pulse_all()
 
     @property
     def wants_tick(self) -> bool:
@@ -287,7 +288,10 @@ class Master:
     def _tell_lagging(self) -> None:
         """Tell members that get no blocks: their left neighbour may have none, which they cannot know."""
         member = self.member
-        if member.ticks % member.options.retry == 0 and self._lags():
+        retry = member.options.retry
+        if self.start_number == 1 and not member.confirmed and member.ticks < NEWBORN_PATIENCE * retry:
+            return  # The group is just being created everywhere.
+        if member.ticks % retry == 0 and self._lags():
             for name in self.view.ring:
                 if name not in self.table or self.table[name].received < self.marks[0]:
                     self.pulse(name)

@@ -154,6 +154,12 @@ class Member:
         return self.view is not None and self.tail.last_epoch == self.view.epoch
 
     @property
+    def is_newborn(self) -> bool:
+        """Whether the group was just created and this copy has no block yet. The master assumes as much, so nothing is
+        reported: very many groups may be created at once."""
+        return self.view is not None and self.view.version == 1 and self.tail.end == 0 and self.in_sync
+
+    @property
     def may_lead(self) -> bool:
         """Whether this member can be master: a copy that lacks messages only by a forced promotion that the view names.
         """
@@ -570,7 +576,7 @@ class Member:
         if self.neighbours.moved:
             self.neighbours.flush()
         if self._report and self.master is None:
-            self._report = not self.neighbours.tell(view)
+            self._report = not (self.is_newborn or self.neighbours.tell(view))
         if self._forget_due:
             self._forget_due = False
             self._forget(view)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from leveret.metadata.model.view import View
 from leveret.storage.format.queue_block import Block, Run
@@ -287,6 +287,9 @@ class Recovered(NamedTuple):
     have: Ranges = ()
     marked: bool = False  # If it is not complete: it has the queue's marks.
     delivered: int = 0  # Messages up to here may have been delivered, by the applied blocks.
+
+
+NEWBORN_PATIENCE: Final = 4  # A group that is just being created repeats itself so many times more slowly.
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Broadcast:
     def __init__(self, mirrors: dict[int, Mirror]) -> None:
         self.mirrors = mirrors
         self.told = 0  # The number of events so far; `Mirror.heard` is how many of them that copy was told of.
-        self._events: deque[Tell] = deque()  # The last events: not all copies were told of them.
+        self.events: deque[Tell] = deque()  # The last events: not all copies were told of them.
         self._left: list[Mirror] = []  # Copies still to be told in the present round, the next one last.
         self._through = 0  # The present round tells all copies of events up to this number.
         self.spent: Callable[[], int] = lambda: 0  # Cost of matching policies so far: `Policies.spent`.
@@ -59,7 +59,7 @@ class Broadcast:
 
     def __bool__(self) -> bool:
         """Returns whether some copy has not been told of everything."""
-        return bool(self._events)
+        return bool(self.events)
 
     @property
     def is_urgent(self) -> bool:
@@ -98,10 +98,10 @@ class Broadcast:
         """Have every copy told of an event. A copy made later does not need it."""
         if not self.mirrors:
             return
-        if len(self._events) >= EVENTS_MAX:
-            while self._events:
+        if len(self.events) >= EVENTS_MAX:
+            while self.events:
                 self.go_on()
-        self._events.append(tell)
+        self.events.append(tell)
         self.told += 1
         for number in reversed(self._used):
             if self._used[number] < self._tick - USED_TICKS:
@@ -114,7 +114,7 @@ class Broadcast:
         if missed:
             mirror.hear(self.told)
             self._first.pop(mirror.spec.id, None)
-            for tell in list(self._events)[-missed:]:
+            for tell in list(self.events)[-missed:]:
                 tell(mirror)
 
     def go_on(self) -> None:
@@ -140,5 +140,5 @@ class Broadcast:
                 if self.spent() > enough:
                     break
         if not self._left:
-            while len(self._events) > self.told - self._through:
-                self._events.popleft()
+            while len(self.events) > self.told - self._through:
+                self.events.popleft()

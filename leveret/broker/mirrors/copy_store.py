@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING, Protocol
 from leveret.base.range_set import RangeSet, stretches
 from leveret.broker.delivery.batch import Batch, Gap
 from leveret.broker.queue.delivery_limit import DeliveryLimit
+from leveret.replication.catch_up import BATCHES
 from leveret.replication.packed_block import PackedBlock
 from leveret.replication.ring_frames import (
     Append,
@@ -169,7 +170,7 @@ class Mirrors(Protocol):
     def apply(self, blocks: Sequence[Block]) -> None: ...
     def release(self, queue: int, blocks: Sequence[Block]) -> None: ...
     def fetch(
-        self, queue: int, after: int, bound: int, have: Sequence[tuple[int, int]], bytes_max: int
+        self, queue: int, after: int, bound: int, have: Sequence[tuple[int, int]], bytes_max: int, count_max: int
     ) -> tuple[list[tuple[int, int]], int, Loading | None]: ...
     def lost(self, queue: int) -> list[tuple[int, int]]: ...
     def spilled(self, queue: int, bytes_max: int) -> Loading | None: ...
@@ -327,7 +328,9 @@ class MirrorStore:
             self._mirrors.apply(effect.blocks)
 
     def read(self, queue: int, request: Request) -> Reading:
-        live, upto, job = self._mirrors.fetch(queue, request.after, request.bound, request.have, request.bytes_max)
+        live, upto, job = self._mirrors.fetch(
+            queue, request.after, request.bound, request.have, request.bytes_max, request.batch * BATCHES
+        )
         stored = self._mirrors.open(queue)[0]
         known = stored.counts
         counts = stretches({number: known[number] for number in known if request.after < number <= upto})

@@ -85,6 +85,8 @@ if TYPE_CHECKING:
     from leveret.metadata.model.view import View
     from leveret.metadata.store import Applied
 
+EARLY_MAX: Final = 4_096  # Frames for queues that are not known yet; others are asked for again.
+EARLY_TICKS: Final = 50
 BUSY_TICKS: Final = 5  # After a block of any queue, this node counts as one that has work.
 EFFECTS_AT_ONCE: Final = 256  # In a turn; most take some microseconds, to become master takes a hundred.
 TICKED_AT_ONCE: Final = 128
@@ -198,6 +200,10 @@ class MirrorManager:
         self.storing_spilled: dict[Mirror, StoreSpilled] = {}  # Copies whose spilled messages are not all stored.
         self.due: list[Mirror] = []  # Copies that still have to get the present tick; the next one last.
         self.skipped = 0  # Ticks that copies were not given, since the last one they got.
+        # By queue and peer: mirrors of queues that this node has not created yet, as it is a little behind, and that
+        # want to be fed by it. Without this they would have to ask again.
+        self.early: dict[tuple[int, str], f.Attach] = {}
+        self.early_age = 0  # Ticks since there was none.
         self.packers: dict[str, Packer] = {}
         self.unpackers: dict[str, Unpacker] = {}
         self.majority = True
@@ -219,9 +225,9 @@ class MirrorManager:
     @property
     def has_work(self) -> bool:
         """Returns whether there is something for `flush` to do."""
-        if self.touched or self.performing or self.due or self.broadcast.is_urgent:
+        if self.touched or self.performing or self.due:
             return True
-        return bool(self.broadcast) and self._may_tell()
+        return bool(self.broadcast.events) and self._may_tell()
 
     def _may_tell(self) -> bool:
         """Returns whether the next few copies may be told of events that concern all."""
@@ -300,6 +306,10 @@ class MirrorManager:
         old = mirror.member.view
         mirror.member.set_joined(spec.joined)
         mirror.member.on_view(view)
+        if self.early:
+            for peer in view.ring:
+                if (early := self.early.pop((spec.id, peer), None)) is not None:
+                    mirror.member.on_frame(peer, early)
         self._perform(mirror)
         self.journal.on_view(mirror, old, born)
 
@@ -398,6 +408,7 @@ class MirrorManager:
             self.broker.journal.tell("partition", peer, state="lost")
         self.packers.pop(peer, None)
         self.unpackers.pop(peer, None)
+        self.early = {key: frame for key, frame in self.early.items() if key[1] != peer}
         has_failed = peer not in self.ha_rules.departed
 
         def tell(mirror: Mirror) -> None:
@@ -423,6 +434,8 @@ class MirrorManager:
                 self.broadcast.catch_up(mirror)
                 mirror.member.on_frame(peer, frame)
                 self.touched[mirror] = None
+            elif frame.__class__ is f.Attach and len(self.early) < EARLY_MAX:
+                self.early[group, peer] = frame
 
     def on_majority(self, reachable: bool) -> None:
         if reachable != self.majority:
@@ -475,6 +488,9 @@ class MirrorManager:
             self.broadcast.go_on()  # A few per tick: the cluster may have no leader, and more follows than views.
         self.journal.tick()
         self.ha_rules.tick()
+        self.early_age = self.early_age + 1 if self.early else 0
+        if self.early_age > EARLY_TICKS:
+            self.early.clear()
         self.busy = max(0, self.busy - 1)
         published = self.broker.totals.published
         self.serving = BUSY_TICKS if published != self.published else max(0, self.serving - 1)

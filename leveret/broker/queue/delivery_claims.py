@@ -132,7 +132,10 @@ class DeliveryClaims:
         else:
             self.ahead = min(max(self.ahead // 2, 2 * recent, AHEAD_MIN), AHEAD_MAX)
         self.held = False
-        wanted = min(max(delivered + self.ahead, self.needed), self.taken)
+        # Numbers are skipped when a node starts, and when messages leave unserved: what counts is what waits.
+        ready = self.queue.ready
+        first = ready[0].first - 1 if ready and self.ahead else delivered
+        wanted = min(max(max(delivered, first) + self.ahead, self.needed), self.taken)
         self.claimed = max(self.claimed, delivered, wanted)
 
     def on_confirmed(self, number: int) -> bool:

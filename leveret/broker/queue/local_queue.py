@@ -484,6 +484,13 @@ class LocalQueue:
             return True
         return self.open is not None and self.open.stored
 
+    def is_urgent(self) -> bool:
+        """Tell whether the next block, if there is one, has more than settled messages. Nobody waits until those are on
+        disk: if the node dies before, they are delivered again."""
+        if self.open is not None and self.open.stored:
+            return True
+        return bool(self.awaiting or self.requeued or self.note_due or self.durable_state.changes)
+
     def take_block(self, time_ms: int) -> Block | None:
         """Return a block with all changes since the last one; None if there is nothing for the log."""
         batch, self.open = self.open, None

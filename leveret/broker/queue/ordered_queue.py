@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.delivery.answers import Got, unreachable
 from leveret.broker.delivery.batch import Batch, Gap, Span
 from leveret.broker.delivery.confirms import NEVER
+from leveret.broker.delivery.consumer import awaits_log
 from leveret.broker.delivery.consumer_order import ConsumerOrder
 from leveret.broker.queue import ttl_and_length
 from leveret.broker.queue.local_queue import LocalQueue
@@ -321,7 +322,7 @@ class OrderedQueue(LocalQueue):
                 continue
             if len(consumers) == 1:
                 consumer = consumers[0]
-                if consumer.is_exact and head.batch.stored and not head.batch.logged:
+                if head.batch.stored and not head.batch.logged and awaits_log(consumer):
                     break  # `on_logged` goes on.
                 room = consumer.room(head.batch.average_bytes())
                 if room <= 0:

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING
 
 from leveret.broker.delivery.batch import PLACE_BYTES, Batch, Gap, Span
 from leveret.broker.delivery.confirms import NEVER
+from leveret.broker.delivery.consumer import awaits_log
+from leveret.broker.delivery.reserve import reserve
 from leveret.broker.queue import ttl_and_length
 from leveret.broker.queue.hold import park
 from leveret.broker.queue.ordered_queue import KEEP_BYTES, OrderedQueue
@@ -327,6 +329,16 @@ class Queue(OrderedQueue):
         self.host.dirty[self] = None
         return count
 
+    def drop_numbers(self, ranges: list[tuple[int, int]]) -> int:
+        """Drop messages with these numbers, ascending, as far as they wait. Return how many there were."""
+        dropped = 0
+        for batch, lo, hi in reserve(self, ranges):
+            self.unacked_count -= hi - lo
+            self.settle_unserved(batch, lo, hi, "purged")
+            dropped += hi - lo
+        self.host.dirty[self] = None
+        return dropped
+
     # -- The log -------------------------------------------------------------------------------------------------
 
     def _load(self, gap: Gap) -> None:
@@ -372,7 +384,7 @@ class Queue(OrderedQueue):
     def on_logged(self, batch: Batch) -> None:
         """The block with this batch is on disk; that of a mirrored queue, on those of all mirrors that count."""
         batch.mark_logged(self.mirror is not None or batch.all_persistent())
-        if len(self.consumers) == 1 and self.consumers[0].is_exact:
+        if len(self.consumers) == 1 and awaits_log(self.consumers[0]):
             self.host.dirty[self] = None
         if self.extensions is not None:
             for tell in self.extensions.on_logged:

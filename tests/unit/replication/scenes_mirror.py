@@ -11,6 +11,7 @@ from leveret.replication.ring_frames import (
     Got,
     Numbers,
     Options,
+    Poll,
     ProtocolError,
     Pulse,
     Reset,
@@ -322,3 +323,58 @@ def one_too_slow_for_what_is_kept_is_turned_away_and_then_reset() -> None:
     assert sent(effects, Deny, "c") and "c" not in master.neighbours.children
     reset = sent(give(master, "c", Attach(2, 2, ((2, 1),), 2)), Reset, "c")[0]
     assert (reset.cut, reset.known, reset.bound) == (master.confirmed, 2, master.messages)
+
+
+# -- groups that are just being created ----------------------------------------------
+
+
+@scenario
+def a_newborn_mirror_reports_only_that_its_first_block_is_on_disk() -> None:
+    mirror = member("b", links="ac")
+    mirror.on_view(view(1, 1, "a", "abc"))
+    mirror.on_peer_up("a")
+    effects = drain(mirror)
+    assert sent(effects, Attach, "a") and not sent(effects, Numbers)
+    mirror.on_frame("a", Blocks(1, 1, 0, 0, 0, blocks(1, 1, 1)))
+    assert not sent(drain(mirror, sync=False), Numbers)
+    mirror.on_synced(mirror.written)
+    assert [entry[2:5] for entry in numbers(drain(mirror), "b")] == [(1, 1, True)]
+
+
+@scenario
+def a_newborn_mirror_that_gets_messages_reports_them_at_once() -> None:
+    mirror = member("b", links="ac")
+    mirror.on_view(view(1, 1, "a", "abc"))
+    drain(mirror)
+    mirror.on_frame("a", Blocks(1, 1, 0, 0, 0, blocks(1, 1, 2)))
+    assert [entry[2:5] for entry in numbers(drain(mirror, sync=False), "b")] == [(2, 0, True)]
+
+
+@scenario
+def a_newborn_mirror_takes_its_master_for_one_that_works_until_its_link_is_lost() -> None:
+    mirror = member("b", links="ac")
+    mirror.on_view(view(1, 1, "a", "abc"))
+    drain(mirror)
+    assert mirror.doubt.hears and not sent(tick(mirror, 20), Poll)
+    mirror.on_peer_down("a")
+    assert not mirror.doubt.hears and sent(drain(mirror), Poll, "c")
+
+
+@scenario
+def a_newborn_master_without_a_majority_says_so() -> None:
+    master = member("a", links="bc", born=True)
+    master.on_majority(False)
+    master.on_view(view(1, 1, "a", "abc"))
+    assert [frame.working for frame in sent(drain(master), Pulse)] == [False, False]
+    other = member("a", links="bc", born=True)
+    other.on_view(view(1, 1, "a", "abc"))
+    assert not sent(drain(other), Pulse)
+
+
+@scenario
+def a_newborn_group_whose_master_was_lost_reports_as_any() -> None:
+    mirror = member("b", links="ac")
+    mirror.on_view(view(1, 1, "a", "abc"))
+    drain(mirror)
+    mirror.on_view(view(2, 2, "c", "bc", ring="bc"))
+    assert numbers(drain(mirror), "b")

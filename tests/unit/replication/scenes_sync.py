@@ -277,15 +277,16 @@ def the_rate_of_filling_is_capped() -> None:
 
 @scenario
 def pieces_may_be_limited_in_messages() -> None:
-    mirror = hollow(bound=9, fill_messages=4)
+    mirror = hollow(bound=9, fill_messages=3)
     asked = (sent(drain(mirror), Fetch) or sent(tick(mirror, 4), Fetch))[0]
-    assert (asked.after, asked.bound, asked.batch) == (0, 9, 4)
+    assert (asked.after, asked.bound, asked.batch) == (0, 9, 3)
     whole = Piece(2, 5, 0, (), 8, ((1, 3), (6, 6)), (run_of(1, b"a", b"b", b"c"), run_of(6, b"x")), 5, ((2, 6, 1),))
-    first, second = pieces(whole, 4)
-    assert [run.first for run in first.runs] == [1] and (first.after, first.upto, first.more) == (0, 4, True)
-    assert (first.live, first.counts) == (((1, 3),), ((2, 4, 1),))
-    assert [run.first for run in second.runs] == [6] and (second.after, second.upto, second.more) == (4, 8, False)
-    assert (second.live, second.counts) == (((6, 6),), ((5, 6, 1),))
+    first, second = pieces(whole, 3)
+    assert [run.first for run in first.runs] == [1] and (first.after, first.upto, first.more) == (0, 5, True)
+    assert (first.live, first.counts) == (((1, 3),), ((2, 5, 1),))
+    assert [run.first for run in second.runs] == [6] and (second.after, second.upto, second.more) == (5, 8, False)
+    assert (second.live, second.counts) == (((6, 6),), ((6, 6, 1),))
+    assert list(pieces(whole, 4)) == [whole]
     assert not sent(give(mirror, "a", first), Fetch), "the rest of the answer is on its way"
     asked = sent(give(mirror, "a", second), Fetch)[0]
     assert (asked.after, asked.bound) == (8, 9)
@@ -293,14 +294,20 @@ def pieces_may_be_limited_in_messages() -> None:
 
 @scenario
 def an_answer_of_small_pieces_has_not_too_many() -> None:
-    mirror = hollow(bound=1_000_000, fill_messages=5)
-    asked = (sent(drain(mirror), Fetch) or sent(tick(mirror, 4), Fetch))[0]
-    assert asked.bound == 5 * BATCHES
     whole = Piece(2, 5, 0, (), 1_000_000, ((1, 1_000_000),), (), 5)
     found = list(pieces(whole, 1))
     assert len(found) <= BATCHES and found[-1].upto == 1_000_000
     assert [one.after for one in found[1:]] == [one.upto for one in found[:-1]]
     assert list(pieces(whole, 0)) == [whole]
+
+
+@scenario
+def numbers_without_messages_are_passed_over_in_one_piece() -> None:
+    """A queue that was moved has left out 2^32 of them."""
+    far = 1 << 32
+    whole = Piece(2, 5, 0, (), far + 9, ((1, 2), (far, far)), (), 5)
+    found = [(one.after, one.upto, one.live) for one in pieces(whole, 1)]
+    assert found == [(0, 1, ((1, 1),)), (1, far - 1, ((2, 2),)), (far - 1, far + 9, ((far, far),))]
 
 
 @scenario

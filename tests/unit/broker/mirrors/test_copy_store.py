@@ -411,6 +411,8 @@ def test_spilled_messages_are_stored_piece_by_piece(node: Node) -> None:
     node.flush()
     live, upto, job = node.log.mirrors.fetch(Q, 0, 12, [], 1 << 20)
     assert (live, upto) == ([(1, 12)], 12) and job is not None
+    assert node.log.mirrors.fetch(Q, 0, 12, [], 1 << 20, 5)[:2] == ([(1, 5)], 5)
+    assert node.log.mirrors.fetch(Q, 5, 12, [], 1 << 20, 7)[:2] == ([(6, 12)], 12)
     job.perform(node.disk)
     node.log.on_done(job)
     assert numbers_of(job.runs) == list(range(1, 13))

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from leveret.broker.mirrors import broadcast, manager
-from leveret.broker.mirrors.manager import Mirror, MirrorManager
+from leveret.broker.mirrors.manager import EARLY_TICKS, Mirror, MirrorManager
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.view import View
 from leveret.replication import ring_frames as f
 from tests.support.control_world import cluster
+from tests.support.mirrored_brokers import NAMES as RING
+from tests.support.mirrored_brokers import Rings as CreatedRings
 from tests.support.ring_world import Rings
 
 NAMES = ("a", "b", "c")
@@ -180,3 +182,45 @@ def test_a_queue_that_is_deleted_meanwhile_is_passed_over(rings: Rings) -> None:
         rings._propose(c.DeleteQueue("/", f"q{number}"))
     mirrors.finish()
     assert not mirrors.mirrors and not mirrors.performing and not mirrors.broadcast
+
+
+# -- Copies that the nodes of a ring create one after the other ----------------------------------------------------
+
+
+def declare_late(rings: CreatedRings, *late: str) -> None:
+    """Declares another queue, which these nodes do not hear of yet."""
+    rings.behind = set(late)
+    view = View(1, 1, "a", RING, tuple((name, f"{name}.0") for name in RING))
+    rings.apply(c.DeclareQueue("/", "late", durable=True, node="a", view=view))
+
+
+def copies(rings: CreatedRings) -> list[Mirror]:
+    number = rings["a"].metadata.queues["/", "late"].id
+    return [rings[name].broker.mirrors.mirrors[number] for name in RING]
+
+
+@pytest.mark.parametrize("late", ["a", "b", "c"])
+def test_a_mirror_that_asks_before_its_feeder_knows_the_queue_is_fed_without_asking_again(late: str) -> None:
+    rings = CreatedRings()
+    declare_late(rings, late)
+    rings.behind.clear()
+    rings.run()
+    assert [one.member.tail.end for one in copies(rings)] == [1, 1, 1]
+    assert copies(rings)[0].member.confirmed == 1
+    assert not any(rings[name].broker.mirrors.early for name in RING)
+
+
+def test_what_asked_too_early_is_forgotten_with_its_link() -> None:
+    rings = CreatedRings()
+    declare_late(rings, "a")
+    assert [peer for _, peer in rings["a"].broker.mirrors.early] == ["b"]
+    rings.close("a", "b")
+    assert not rings["a"].broker.mirrors.early
+
+
+def test_what_asks_for_a_queue_that_never_comes_is_forgotten() -> None:
+    rings = CreatedRings()
+    declare_late(rings, "a")
+    for _ in range(EARLY_TICKS + 1):
+        rings["a"].broker.mirrors.tick()
+    assert not rings["a"].broker.mirrors.early

@@ -277,3 +277,16 @@ def test_gaps_wait_as_well(rings: Rings) -> None:
     queue.add_consumer(reader)
     queue.pump()
     assert queue.loading is None and queue.note_due and not reader.seen
+
+
+def test_a_backlog_behind_numbers_that_were_never_used_is_delivered(rings: Rings) -> None:
+    """A queue that was moved before it was mirrored has such a gap before its first message, or within."""
+    number, queue = backlog(rings, 10)
+    for _ in range(2):
+        queue.number_from(queue.next_seq + (1 << 32))
+        rings.publish(ONE, "q", 100)
+    reader = Reader(queue, 0)
+    queue.add_consumer(reader)
+    rings.run()
+    assert len(reader.seen) == 210
+    assert marked(rings, number) == reader.seen

@@ -82,7 +82,7 @@ class Host:
         raise AssertionError("there is no stream")
 
     def stored_within(self, queue: LocalQueue, first: int, last: int) -> list[tuple[int, int]]:
-        raise AssertionError("there is no mirror")
+        return self.log.measure(queue.spec.id, Wanted(first, last)).ranges
 
     def measure(self, queue: LocalQueue, wanted: Wanted) -> Measured:
         return self.log.measure(queue.spec.id, wanted)
@@ -522,7 +522,9 @@ def test_any_sequence_of_operations_keeps_order_and_counts(seed: int) -> None:
     out: dict[int, tuple[Batch, int]] = {}
     delivered: set[int] = set()
     for _ in range(120):
-        step = random.choice(("put", "put", "get", "get", "ack", "requeue", "purge", "flush", "flush", "load", "page"))
+        step = random.choice(
+            ("put", "put", "get", "get", "ack", "requeue", "purge", "drop", "flush", "flush", "load", "page")
+        )
         if step == "put":
             first = queue.next_seq
             waiting += range(first, first + 3)
@@ -549,6 +551,10 @@ def test_any_sequence_of_operations_keeps_order_and_counts(seed: int) -> None:
         elif step == "purge" and random.random() < 0.2:
             assert queue.purge() == len(waiting)
             waiting = []
+        elif step == "drop":
+            chosen = sorted(random.sample(range(1, queue.next_seq + 2), min(3, queue.next_seq)))
+            assert queue.drop_numbers([(seq, seq) for seq in chosen]) == len({*chosen} & {*waiting})
+            waiting = [seq for seq in waiting if seq not in chosen]
         elif step == "flush":
             host.flush(queue)
         elif step == "load" and host.wanted:
