@@ -45,7 +45,7 @@ from leveret.broker.remote.migrate import Arrivals, demote
 from leveret.broker.remote.outbox import Outboxes
 from leveret.broker.remote.owner_end import FROM_CLIENT_END, OwnerEnd
 from leveret.broker.remote.remote_queue import RemoteQueue
-from leveret.broker.remote.spool_registry import SpoolRegistry
+from leveret.broker.remote.spool_registry import BATCHES_AT_ONCE, SpoolRegistry
 from leveret.broker.retained.retained_messages import RetainedMessages
 from leveret.broker.routing.alternate_exchange import AlternateExchanges
 from leveret.broker.vhost import Vhost
@@ -144,6 +144,7 @@ class Broker:
         # What was touched in this turn, in order.
         self.dirty: dict[AnyQueue, None] = {}
         self.unlogged: dict[LocalQueue, None] = {}
+        self.hurries = False  # Some of `unlogged` has more than acknowledgements, which may wait for company.
         self.delivering: dict[LocalQueue, None] = {}  # Delivered from, and the log does not know how far.
         self.confirming: dict[Confirming, None] = {}
         self.writers: dict[ClientConnection, None] = {}
@@ -222,17 +223,22 @@ class Broker:
                 queue.page_out()
             if queue.has_changes():
                 unlogged[queue] = None
+                if not self.hurries:
+                    self.hurries = queue.is_urgent()
             elif queue.delivered_through > queue.noted_through and queue.durable:
                 if queue.gate is None and queue.has_shown_stored():
                     queue.note_deliveries()  # At once: what comes back after a crash is marked as redelivered.
                     unlogged[queue] = None
+                    self.hurries = True
                 else:
                     self.delivering[queue] = None
-        self.spools.on_turn()
+        if self.spools.later or self.spools.batches_left < BATCHES_AT_ONCE:
+            self.spools.on_turn()
         if self.retained.gathered:
             self.retained.flush()
-        if self.client_ids.has_gathered:
-            self.client_ids.flush()
+        ids = self.client_ids
+        if ids.claims or ids.releases or ids.changes:
+            ids.flush()
 
     def lead(self) -> None:
         """Called in each tick at the node that leads the cluster: do what one node has to do for all."""
@@ -307,6 +313,9 @@ class Broker:
 
     def propose(self, command: c.Command, then: Callable[[Applied], None], patient: bool = False) -> None:
         self.node.propose(command, then, patient)
+
+    def propose_for(self, client: str, command: c.Command, then: Callable[[Applied], None]) -> None:
+        self.node.propose_for(client, command, then)
 
     def on_applied(self, events: tuple[e.Event, ...]) -> None:
         """Commands took effect: bring queues and routers up to date."""
@@ -435,11 +444,13 @@ class Broker:
     def take_unlogged(self) -> dict[LocalQueue, None]:
         """Take the queues of which a block is to be written."""
         unlogged, self.unlogged = self.unlogged, {}
+        self.hurries = False
         return unlogged
 
     def put_back_unlogged(self, queues: dict[LocalQueue, None]) -> None:
         """Have blocks of these queues written with the next commit."""
         self.unlogged = queues
+        self.hurries = True
 
     def take_writers(self) -> dict[ClientConnection, None]:
         """Take the connections that have something to send."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 class Login:
     """The identity of a client in one vhost, shared by its sessions."""
 
-    __slots__ = ("broker", "counts", "exclusive_queues", "id", "user", "variables", "vhost")
+    __slots__ = ("broker", "client_id", "counts", "exclusive_queues", "id", "user", "vhost")
 
     def __init__(self, broker: Broker, user: str, vhost: Vhost, number: int, counts: bool = True) -> None:
         self.broker = broker
@@ -21,7 +21,7 @@ class Login:
         self.id = f"{broker.node_name}.{number}"  # Outlives the client: exclusive queues are owned by it.
         self.counts = counts  # Against the limits of its user and vhost.
         self.exclusive_queues: dict[AnyQueue, None] = {}
-        self.variables: dict[str, str] = {}  # What patterns of topic permissions can name, beside user and vhost.
+        self.client_id = ""  # Of a client of MQTT: patterns of topic permissions can name it.
 
     def own(self, queue: AnyQueue) -> None:
         """The client has declared a queue that only it can use."""

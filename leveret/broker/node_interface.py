@@ -23,6 +23,9 @@ class NodeInterface(Protocol):
     def propose(self, command: c.Command, then: Callable[[Applied], None], patient: bool = False) -> None:
         """Get a command agreed on and applied, then call `then`. What is patient is tried until it succeeds."""
 
+    def propose_for(self, client: str, command: c.Command, then: Callable[[Applied], None]) -> None:
+        """Do the same for a client, named by its login: one that proposes very many commands is paced."""
+
     def adopt(self, queue: LocalQueue) -> None:
         """Restore a queue that is at this node now from the log."""
 

@@ -10,6 +10,7 @@ number is made once.
 from __future__ import annotations
 
 import re
+from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -146,3 +147,18 @@ class OriginReader:
             self.tail = content[at + 16 : HEADER_AT + _SIZE.unpack_from(content, 3)[0] + 1]
             self.header = found.content[: HEADER_AT + _SIZE.unpack_from(found.content, 3)[0] + 1]
         return found
+
+    def take_row(self, contents: list[bytes], first: int, number: int) -> list[bytes]:
+        """Take the origins out of the contents from `first` on, as long as they go on with this number, and the next.
+
+        `take` was called for the one before, and returned an origin.
+        """
+        at, before, tail, header = self.number_at, self.before, self.tail, self.header
+        body_at = at + 16 + len(tail)
+        made: list[bytes] = []
+        for content in islice(contents, first, None):
+            if not content.startswith(b"%b%016x%b" % (before, number, tail)):
+                break
+            made.append(header + content[body_at:])
+            number += 1
+        return made

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
@@ -137,20 +137,36 @@ _NEXT: Final = {
 
 
 class _Holding:
-    """One claim of a connection of this node."""
+    """A client id that a connection of this node claims or owns."""
 
-    __slots__ = ("claimed", "owner", "row", "state", "then")
+    __slots__ = ("epoch", "has_will", "owner", "state")
 
-    def __init__(self, row: ClaimRow, owner: Owner, then: Callable[[Claimed | Refusal], None]) -> None:
-        self.row = row
+    def __init__(self, owner: Owner) -> None:
         self.owner = owner
-        self.then = then
         self.state = _State.CLAIMING
-        self.claimed: Claimed | None = None
+        self.epoch = 0  # Of the claim, when it is agreed on.
+        self.has_will = False
 
     def become(self, state: _State) -> None:
         assert state in _NEXT[self.state]
         self.state = state
+
+
+class _Claiming:
+    """One claim, until it is answered. It is apart from what it claims since ten thousand connections hold that."""
+
+    __slots__ = ("claimed", "holding", "row", "then")
+
+    def __init__(self, row: ClaimRow, owner: Owner, then: Callable[[Claimed | Refusal], None]) -> None:
+        self.row = row
+        self.then = then
+        self.holding = _Holding(owner)
+        self.claimed: Claimed | None = None
+
+    def on_agreed(self, claimed: Claimed) -> None:
+        self.claimed, holding = claimed, self.holding
+        holding.become(_State.AGREED)
+        holding.epoch, holding.has_will = claimed.session.epoch, claimed.session.will is not None
 
 
 class _Changing(NamedTuple):
@@ -166,10 +182,10 @@ class ClientIds:
         self.sessions_max = SESSIONS_MAX
         self.wills = Wills(broker)
         self.token = broker.random_numbers.draw(1 << 52)  # So that no claim is taken for one of an earlier run.
-        self.claims: deque[_Holding] = deque()  # Gathered, as are the next two.
+        self.claims: deque[_Claiming] = deque()  # Gathered, as are the next two.
         self.releases: deque[ReleaseRow] = deque()
         self.changes: deque[_Changing] = deque()
-        self.claiming: dict[int, _Holding] = {}  # By token: proposed, and not answered.
+        self.claiming: dict[int, _Claiming] = {}  # By token: proposed, and not answered.
         self.abandoned: dict[int, None] = {}  # Tokens of claims that were refused for want of an answer.
         self.held: dict[Key, _Holding] = {}
         self.under_way = 0  # Commands of the last flush that are not answered.
@@ -194,16 +210,16 @@ class ClientIds:
             claim.vhost, claim.client_id, self.token, claim.user, claim.clean_start, claim.expiry_s, claim.queues,
             claim.will,
         )  # fmt: skip
-        holding = _Holding(row, owner, then)
-        if _claim_bytes(holding) > WILL_BYTES_MAX:
+        claiming = _Claiming(row, owner, then)
+        if _claim_bytes(claiming) > WILL_BYTES_MAX:
             then(Refusal(406, f"a will has at most {WILL_BYTES_MAX} bytes"))
         else:
-            self.claims.append(holding)
+            self.claims.append(claiming)
 
     def release(self, vhost: str, client_id: str, epoch: int, publish_will: bool, expiry_s: int | None = None) -> None:
         """The connection with this claim is closed. `expiry_s` replaces that of the session."""
         holding = self.held.get((vhost, client_id))
-        if holding is not None and holding.claimed is not None and holding.claimed.session.epoch == epoch:
+        if holding is not None and holding.epoch == epoch:
             del self.held[vhost, client_id]
         self.releases.append(ReleaseRow(vhost, client_id, epoch, self.broker.wall_ms, publish_will, expiry_s))
 
@@ -253,12 +269,8 @@ class ClientIds:
 
     # -- Agreement -----------------------------------------------------------------------------------------------
 
-    @property
-    def has_gathered(self) -> bool:
-        return bool(self.claims or self.releases or self.changes)
-
     def flush(self) -> None:
-        """Called in each turn: propose what has gathered, unless commands are under way."""
+        """Called in turns in which something has gathered: propose it, unless commands are under way."""
         if self.under_way:
             return
         releases = _portion(self.releases, lambda row: len(row.client_id))
@@ -285,29 +297,26 @@ class ClientIds:
     def _on_answer(self, applied: Applied) -> None:
         self.under_way -= 1
 
-    def _on_claimed(self, claims: list[_Holding], applied: Applied) -> None:
+    def _on_claimed(self, claims: list[_Claiming], applied: Applied) -> None:
         self.claiming.clear()
-        for holding in claims:
-            row = holding.row
+        for claiming in claims:
+            row, holding, claimed, then = claiming.row, claiming.holding, claiming.claimed, claiming.then
             if holding.state is _State.AGREED and applied.refused is None:
                 holding.become(_State.HELD)
-                assert holding.claimed is not None
-                # The names are those of the record, not once more the same.
-                holding.row = replace(row, client_id=holding.claimed.session.client_id, queues=())
-                holding.then(holding.claimed)
+                assert claimed is not None
+                then(claimed)
             elif holding.state is _State.LOST:
-                holding.then(TAKEN_OVER)
+                then(TAKEN_OVER)
             elif holding.state is _State.AGREED:  # It came with a snapshot, and nobody knows how.
-                assert holding.claimed is not None
-                self.release(row.vhost, row.client_id, holding.claimed.session.epoch, publish_will=False)
-                holding.then(applied.refused or TAKEN_OVER)
+                self.release(row.vhost, row.client_id, holding.epoch, publish_will=False)
+                then(applied.refused or TAKEN_OVER)
             elif applied.refused is not None:
                 self._abandon(row.token)
-                holding.then(applied.refused)
+                then(applied.refused)
             else:
                 is_gone = row.vhost not in self.broker.metadata.vhosts
                 full = Refusal(406, f"vhost '{row.vhost}' has reached its limit of sessions")
-                holding.then(no_vhost(row.vhost) if is_gone else full)
+                then(no_vhost(row.vhost) if is_gone else full)
 
     def _abandon(self, token: int) -> None:
         self.abandoned[token] = None
@@ -337,20 +346,18 @@ class ClientIds:
             return
         was = holding.state
         holding.become(_State.LOST)
-        assert holding.claimed is not None
-        if is_claim and holding.row.will is not None:
+        if is_claim and holding.has_will:
             # It is closed without a goodbye. Had there been one, it would not be held any more.
-            self.release(*key, holding.claimed.session.epoch, publish_will=True)
+            self.release(*key, holding.epoch, publish_will=True)
         if was is _State.HELD:
             holding.owner.on_taken_over() if is_claim else holding.owner.on_claim_lost()
 
     def _on_own(self, key: Key, claimed: Claimed) -> None:
         token = claimed.session.token
-        holding = self.claiming.get(token)
-        if holding is not None:
-            holding.become(_State.AGREED)
-            holding.claimed = claimed
-            self.held[key] = holding
+        claiming = self.claiming.get(token)
+        if claiming is not None:
+            claiming.on_agreed(claimed)
+            self.held[key] = claiming.holding
         elif token in self.abandoned:
             del self.abandoned[token]
             self.release(*key, claimed.session.epoch, publish_will=False)
@@ -405,10 +412,10 @@ def _change_bytes(changing: _Changing) -> int:
     return len(row.client_id) + 24 * ranges + sum(map(len, row.subscribe)) + sum(map(len, row.unsubscribe))
 
 
-def _claim_bytes(holding: _Holding) -> int:
-    will = holding.row.will
+def _claim_bytes(claiming: _Claiming) -> int:
+    will = claiming.row.will
     retained = 0 if will is None or will.retained is None else will.retained.size
-    return len(holding.row.client_id) + (0 if will is None else len(will.content) + retained)
+    return len(claiming.row.client_id) + (0 if will is None else len(will.content) + retained)
 
 
 def _portion(gathered: deque[T], size_of: Callable[[T], int]) -> list[T]:

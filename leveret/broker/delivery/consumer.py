@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from leveret.broker.delivery.offsets import ORIGINS
+
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
     from leveret.broker.delivery.batch import Batch
@@ -50,3 +52,10 @@ class Subscriber(Consumer, Protocol):
 
     def shares_prefetch(self) -> bool:
         """Tell whether unacknowledged messages of other consumers count for its prefetch."""
+
+
+def awaits_log(consumer: Consumer) -> bool:
+    """Return whether a consumer takes only messages that are safe. One that moves messages does: what it has moved, and
+    a crash takes back, would come again under another number."""
+    begins_at = consumer.begins_at
+    return consumer.is_exact or (begins_at is not None and begins_at.kind == ORIGINS)

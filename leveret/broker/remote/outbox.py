@@ -68,6 +68,7 @@ NODE_BYTES_MAX: Final = 64 << 20  # Contents kept for all queues.
 AGAIN_MS: Final = 100  # Pause before publishes in doubt are sent again over a link that is up; interval of checks.
 SWEEP_MS: Final = 250  # How often clients are looked for that have waited for a confirm too long.
 GRACE_MS: Final = 1_000  # Beyond `net_ticktime`: for the next master of a queue whose last one is silent.
+EARLY_MS: Final = 250  # Before that, so that the client has its answer in time though the node is busy.
 ANSWER_MS: Final = 4_000  # If the node does not say otherwise.
 
 Parts = list[tuple[Pending | None, int]]
@@ -312,7 +313,7 @@ class Outbox:
 
     def _refuse_late(self, now_ms: int) -> None:
         for sent in list(self.doubtful):
-            if now_ms - sent.since_ms >= self.outboxes.answer_ms + GRACE_MS:
+            if now_ms - sent.since_ms >= self.outboxes.answer_ms + GRACE_MS - EARLY_MS:
                 self._drop(sent)
                 sent.answer(REFUSED)
 

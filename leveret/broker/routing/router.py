@@ -22,6 +22,8 @@ The rules are RabbitMQ's:
 - An exchange of type `x-random` leads to one of what is bound to it, `x-consistent-hash` to one that depends on the
   message (see `hashing`; of several keys it looks at the first). One rule is not RabbitMQ's: an exchange of any type
   with the argument `x-single-target: true` leads to one of those that match. `draw` says which, anew for each message.
+- An exchange of type `x-federation-upstream`, which another broker makes here to take messages from it, leads to all
+  that is bound to it, unless the message must not go to that broker (see `protocol.received_from`).
 - A message that is to be delayed goes no further than the first delayed exchange on its way, which leads to its hidden
   queue (see `delayed_exchange`). That routes the message again when its time has come.
 
@@ -40,6 +42,14 @@ from leveret.broker.routing.delayed_exchange import DELAYED_TYPE, check_delayed_
 from leveret.broker.routing.headers import HeadersIndex, check_x_match
 from leveret.broker.routing.topic import Many, TopicTrie, holds, joined, parted
 from leveret.metadata.model.hidden_queues import DELAYED, hidden_queue_name, is_closed
+from leveret.protocol.received_from import (
+    DOWNSTREAM_NAME,
+    DOWNSTREAM_VHOST,
+    MAX_HOPS_ARGUMENT,
+    UPSTREAM_TYPE,
+    check_upstream_arguments,
+    may_go_on,
+)
 from leveret.protocol.tables import Field, canonical, type_name
 
 T = TypeVar("T", bound=Hashable)
@@ -50,7 +60,8 @@ Properties = Callable[[str], str | int | None]
 
 HASH: Final = "x-consistent-hash"
 RANDOM: Final = "x-random"
-EXCHANGE_TYPES: Final = ("direct", "fanout", "topic", "headers", HASH, RANDOM)
+DELAYABLE_TYPES: Final = ("direct", "fanout", "topic", "headers", HASH, RANDOM)
+EXCHANGE_TYPES: Final = (*DELAYABLE_TYPES, UPSTREAM_TYPE)
 SINGLE_TARGET: Final = "x-single-target"
 NO_ARGUMENTS: Final[tuple[Hashable, ...]] = ()
 
@@ -86,7 +97,9 @@ def check_exchange(type: str, arguments: dict[str, Field]) -> str | None:
         return f"invalid type '{type_name(single)}' for arg '{SINGLE_TARGET}'"
     if type == HASH:
         return consistent_hash.check_hash_arguments(arguments)
-    return check_delayed_arguments(arguments, EXCHANGE_TYPES) if type == DELAYED else None
+    if type == UPSTREAM_TYPE:
+        return check_upstream_arguments(arguments)
+    return check_delayed_arguments(arguments, DELAYABLE_TYPES) if type == DELAYED else None
 
 
 def check_binding(type: str, key: str, arguments: dict[str, Field]) -> str | None:
@@ -185,8 +198,8 @@ class Exchange(Generic[D]):
     """One exchange and the bindings of which it is the source."""
 
     __slots__ = (
-        "_forms", "alternate", "draw", "hash_header", "hash_property", "hashed", "headed", "incoming", "hidden_queue",
-        "keyed", "name", "outgoing", "own_alternate", "single", "type",
+        "_forms", "alternate", "downstream", "draw", "hash_header", "hash_property", "hashed", "headed", "incoming",
+        "hidden_queue", "keyed", "name", "outgoing", "own_alternate", "single", "type",
     )  # fmt: skip
 
     def __init__(
@@ -208,9 +221,14 @@ class Exchange(Generic[D]):
         self.headed: HeadersIndex[D] | None = None
         self.hashed: consistent_hash.HashIndex[D] | None = None
         self.hash_header = self.hash_property = None
+        # Where messages go from here, and by how many links they may have come: cluster, vhost, hops.
+        self.downstream: tuple[str | None, str | None, int] | None = None
+        if type == UPSTREAM_TYPE:
+            hops = int(arguments[MAX_HOPS_ARGUMENT].value)
+            self.downstream = (_text(arguments, DOWNSTREAM_NAME), _text(arguments, DOWNSTREAM_VHOST), hops)
         if type == "direct":
             self.keyed = DirectIndex()
-        elif type in ("fanout", RANDOM):
+        elif type in ("fanout", RANDOM, UPSTREAM_TYPE):
             self.keyed = FanoutIndex()
         elif type == "topic":
             self.keyed = TopicTrie()
@@ -267,10 +285,14 @@ class Exchange(Generic[D]):
     def varies(self) -> bool:
         """Returns whether its own bindings depend on more than the routing key."""
         by_header = self.headed is not None or self.hash_header is not None or self.hidden_queue is not None
-        return by_header or self.single or self.hash_property is not None
+        return by_header or self.single or self.hash_property is not None or self.downstream is not None
 
     def match(self, keys: Sequence[str], headers: Headers, properties: Properties) -> tuple[D, ...]:
         """Returns the destinations of the exchange's own bindings."""
+        if self.downstream is not None:
+            cluster, vhost, hops = self.downstream
+            if not may_go_on(headers(), hops, cluster, vhost):
+                return ()
         if self.headed is not None:
             found = self.headed.match(headers())
         elif self.hashed is not None:
@@ -278,7 +300,7 @@ class Exchange(Generic[D]):
         else:
             assert self.keyed is not None
             found = self.keyed.match(keys[0])
-            if len(keys) > 1 and self.type not in ("fanout", RANDOM):
+            if len(keys) > 1 and self.type not in ("fanout", RANDOM, UPSTREAM_TYPE):
                 union = dict.fromkeys(found)
                 for key in keys[1:]:
                     union.update(dict.fromkeys(self.keyed.match(key)))
@@ -414,7 +436,9 @@ class Router(Generic[T]):
             target = self._queues.get(key)
             return () if target is None else (target,)
         start = self._exchange(exchange)
-        if start.keyed is not None and not start.outgoing and not start.single and start.hidden_queue is None:
+        is_plain = start.keyed is not None and start.downstream is None and start.hidden_queue is None
+        if is_plain and not start.outgoing and not start.single:
+            assert start.keyed is not None
             found = start.keyed.match(key)
             if found or start.alternate is None:
                 return cast(tuple[T, ...], found)  # No binding to an exchange, so no hop among them.

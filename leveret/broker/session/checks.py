@@ -44,9 +44,11 @@ def check_permission(login: Login, kind: Kind, name: str, which: Which) -> None:
 
 def check_topic(login: Login, exchange: ExchangeSpec, key: str, which: Literal["write", "read"]) -> None:
     """Topic permissions: patterns of routing keys, for those users that have any."""
-    if routed_as(exchange) == "topic" and not login.broker.permissions.check_topic(
-        login.user, exchange.vhost, exchange.name, key, which, login.variables
-    ):
+    if routed_as(exchange) != "topic":
+        return
+    variables = {"client_id": login.client_id} if login.client_id else None
+    permissions = login.broker.permissions
+    if not permissions.check_topic(login.user, exchange.vhost, exchange.name, key, which, variables):
         refuse(ReplyCode.ACCESS_REFUSED, topic_refused_text(login.user, exchange.vhost, exchange.name, key))
 
 

@@ -9,6 +9,7 @@ from leveret.base.counters import MessageCounters
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, begin_sharing
 from leveret.broker.delivery.confirms import Confirms, Pending
 from leveret.broker.delivery.unacked import Delivered, Unacked
+from leveret.broker.fanout import FEW
 from leveret.broker.queue.delivery_limit import DeliveryLimit
 from leveret.broker.routing.delayed_exchange import delay_ms
 from leveret.broker.routing.reply_address import ADDRESS
@@ -387,40 +388,58 @@ class Session:
         if further:
             content = self.checked_copies(route, content, further)
         queues = self.queues_of(route, content, further)
-        pending = self._begin(then)
-        self.broker.totals.published += 1
-        self.traffic.published += 1
-        if self.broker.refusing:
-            if pending is not None:
-                pending.mark_refused()
-        elif not queues:
+        if not queues and not self.broker.refusing:
             self.broker.totals.unroutable += 1
             self.traffic.dropped += 1
-        else:
-            self._send(queues, content, route.key, kind, pending)
-        if pending is not None and not pending.waiting:
-            pending.confirms.on_complete(pending)
+        self.publish_bundle(queues, [content], [route.key], kind, self._begin(then))
         return len(queues)
 
-    def _send(
-        self, queues: tuple[AnyQueue, ...], content: bytes, key: bytes, kind: int, pending: Pending | None
-    ) -> None:
-        broker, journal = self.broker, self.broker.journal if pending is None else None
+    def publish_bundle(
+        self,
+        queues: tuple[AnyQueue, ...],
+        contents: list[bytes],
+        keys: list[bytes],
+        kind: int,
+        pending: Pending | None,
+        enqueue: Callable[[AnyQueue, int, int], bool] | None = None,
+    ) -> bool:
+        """Publish messages of one kind that go to the same queues. `pending` is their part of `confirms`; without it,
+        nobody waits for them. `enqueue` gets kind and size, and puts them into a queue in a way of its own. Returns
+        whether publishes to many queues have used up the turn: the client should wait for the next one."""
+        broker, count = self.broker, len(contents)
+        broker.totals.published += count
+        self.traffic.published += count
+        if broker.refusing:
+            if pending is not None:
+                pending.mark_refused()
+                pending.confirms.on_complete(pending)
+            return False
+        journal = broker.journal if pending is None else None
         if journal is not None:
             journal.begin_publish(self.who)
-        contents, size = [content], len(content) + MESSAGE_OVERHEAD
-        shared = begin_sharing(broker, contents, size, len(queues))
+        size = sum(map(len, contents)) + MESSAGE_OVERHEAD * count
         if len(queues) > 1:
             kind |= SHARED
+        shared = begin_sharing(broker, contents, size, len(queues)) if queues else None
         try:
             for queue in queues:
-                if queue.enqueue(contents, [key], kind, size, pending):
+                if enqueue is None:
+                    is_crowded = queue.enqueue(contents, keys, kind, size, pending)
+                else:
+                    is_crowded = enqueue(queue, kind, size)
+                if is_crowded:
                     self.client.on_crowded(queue)
         finally:
             if shared is not None:
                 shared.end()
         if journal is not None:
             journal.end_publish()
+        if pending is not None and not pending.waiting:
+            pending.confirms.on_complete(pending)
+        if len(queues) <= FEW:
+            return False
+        broker.fanout.left -= count * len(queues)
+        return broker.fanout.left <= 0
 
     def _begin(self, then: Callable[[bool], None] | None) -> Pending | None:
         if then is None:
@@ -480,7 +499,7 @@ class Session:
         if known is None:
             vhost.resolve(arguments, route)
             known = route
-        if not login.variables:  # Otherwise another client of the user may not be allowed the same.
+        if not login.client_id:  # Otherwise another client of the user may not be allowed the same.
             known.writers.add(login.user)
         return known
 

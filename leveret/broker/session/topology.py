@@ -93,7 +93,7 @@ class Topology:
             else:
                 self._attempt(on_applied, then)
 
-        self.broker.propose(command, on_answer)
+        self.broker.propose_for(self.login.id, command, on_answer)
 
     @staticmethod
     def _attempt(action: Callable[[], None], then: Callable[[Any], None]) -> None:

@@ -164,7 +164,10 @@ class FilterIndex(Generic[K, V]):
 
     def values(self, name: str) -> list[V]:
         """The values of the filters that match a valid name."""
-        return [one for node in self._walk(name.split("/")) for one in (node.value or {}).values()]
+        found = self._walk(name.split("/"))
+        if len(found) == 1 and found[0].value is not None:
+            return list(found[0].value.values())
+        return [one for node in found for one in (node.value or {}).values()]
 
     def find(self, name: str) -> Iterator[tuple[str, K, V]]:
         """The filters that match a valid name. Nothing may be put or removed meanwhile."""

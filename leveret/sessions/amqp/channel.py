@@ -11,6 +11,7 @@ see `intake`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, begin_sharing
@@ -25,7 +26,7 @@ from leveret.metadata.model.refusals import Refusal
 from leveret.protocol import methods as m
 from leveret.protocol.codec import printed
 from leveret.protocol.errors import ChannelFault, ConnectionFault, ReplyCode, protocol_error
-from leveret.protocol.frames import BODY, HEADER, HEADER_AT, OVERHEAD, frame, rechannel, reframe
+from leveret.protocol.frames import BODY, END, HEADER, HEADER_AT, METHOD, OVERHEAD, frame, rechannel, reframe
 from leveret.protocol.properties import BASIC_CLASS, body_size, reply_to, with_reply_to
 from leveret.sessions.amqp.channel_consumer import ChannelConsumer
 from leveret.sessions.amqp.declare import DECLARATIONS, Declarations
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from leveret.sessions.amqp.connection import Connection
 
 T = TypeVar("T")
+CONFIRM: Final = Struct(">BHIHHQ?B")  # The frame of a basic.ack: a confirm is the answer that is made most often.
+ACK_IDS: Final = (60, 80)
 
 
 def fault_of(refusal: Refusal, method: m.Method | type[m.Method]) -> ChannelFault | ConnectionFault:
@@ -260,9 +263,9 @@ class Channel:
         for queues, contents, keys in bundles:
             count = len(contents)
             self.broker.totals.published += count
+            size = self.broker.totals.sizes["amqp"].add(contents) + MESSAGE_OVERHEAD * count
             if self.number != 1:
                 contents = [rechannel(content, 1) for content in contents]
-            size = sum(map(len, contents)) + MESSAGE_OVERHEAD * count
             if len(queues) == 1:
                 if queues[0].enqueue(contents, keys, kind, size, pending):
                     self.connection.on_crowded(queues[0])
@@ -322,6 +325,7 @@ class Channel:
         traffic = self.session.traffic
         self.broker.totals.published += 1
         self.broker.totals.unroutable += 1
+        self.broker.totals.sizes["amqp"].add((content,))
         traffic.published += 1
         if route.mandatory:
             traffic.returned += 1
@@ -374,8 +378,10 @@ class Channel:
         if confirms is None or self.closing:
             return
         for number, multiple, refused in confirms.take():
-            answer = m.BasicNack(number, multiple, False) if refused else m.BasicAck(number, multiple)
-            self.connection.send(self.number, answer)
+            if refused:
+                self.reply(m.BasicNack(number, multiple, False))
+            else:
+                self.connection.output.send(CONFIRM.pack(METHOD, self.number, 13, *ACK_IDS, number, multiple, END))
 
     # -- Settling ------------------------------------------------------------------------------------------------
 

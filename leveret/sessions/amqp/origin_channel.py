@@ -43,16 +43,17 @@ class Piece:
 def pieces_of(reader: OriginReader, contents: list[bytes], keys: list[bytes]) -> list[Piece]:
     """Cut a bundle into pieces, and take the origins out."""
     pieces: list[Piece] = []
-    take = reader.take
-    last, following = Piece(b"\xff", 0), 0
-    for content, key in zip(contents, keys, strict=True):
-        source, number, stripped = take(content)
+    last, following, at = Piece(b"\xff", 0), 0, 0
+    while at < len(contents):
+        source, number, stripped = reader.take(contents[at])
         if source != last.source or (source and number != following):
             last = Piece(source, number)
             pieces.append(last)
-        last.contents.append(stripped)
-        last.keys.append(key)
-        following = number + 1
+        row = reader.take_row(contents, at + 1, number + 1) if source else []
+        last.contents += (stripped, *row)
+        last.keys += keys[at : at + 1 + len(row)]
+        at += 1 + len(row)
+        following = number + 1 + len(row)
     return pieces
 
 
@@ -90,9 +91,9 @@ class OriginChannel(Channel):
     def _send_piece(self, queues: tuple[AnyQueue, ...], piece: Piece, kind: int, pending: Pending) -> None:
         broker, contents = self.broker, piece.contents
         broker.totals.published += len(contents)
+        size = broker.totals.sizes["amqp"].add(contents) + MESSAGE_OVERHEAD * len(contents)
         if self.number != 1:
             contents = [rechannel(content, 1) for content in contents]
-        size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
         journal = broker.journal
         if journal is not None:
             journal.begin_publish(self.who)

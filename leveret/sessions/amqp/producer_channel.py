@@ -134,7 +134,7 @@ class ProducerChannel(Channel):
         if journal is not None:
             journal.begin_publish(self.who)
         self.broker.totals.published += len(contents)
-        size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
+        size = self.broker.totals.sizes["amqp"].add(contents) + MESSAGE_OVERHEAD * len(contents)
         broker = self.broker
         if len(queues) > 1:
             kind |= SHARED

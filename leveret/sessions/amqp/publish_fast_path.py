@@ -202,7 +202,8 @@ class PublishFastPath:
             end = at + length + 8
             if method != PUBLISH or head != own or end >= size or data[end - 1] != END:
                 break
-            route = routes.get(data[at + 13 : end - 1])
+            arguments = data[at + 13 : end - 1]
+            route = routes.get(arguments)
             if route is None or not route.is_plain or user not in route.writers or len(route.queues) > FEW:
                 break
             shape = known.get(data[end + 5 : end + 7])
@@ -217,14 +218,37 @@ class PublishFastPath:
                 break
             if route.queues is not self.queues:
                 self._switch(route.queues)
+            count = 1
             self.contents.append(data[end:stop])
             self.keys.append(route.key)
+            if data.startswith(arguments, stop + 13):
+                before = len(self.contents)
+                stop = self._same_route(data[at:end], shape, data, stop, size, body_max)
+                more = len(self.contents) - before
+                self.keys += [route.key] * more
+                count += more
             counters = route.counters
-            counters.published_in += 1
-            counters.published_out += len(route.queues)
+            counters.published_in += count
+            counters.published_out += count * len(route.queues)
             at = stop
         if at > start:
             self.arguments = self.repeat = NOTHING  # Those of an earlier message.
+        return at
+
+    def _same_route(self, method: bytes, shape: Shape, data: bytes, at: int, size: int, body_max: int) -> int:
+        """Take all following messages with the same method frame and shape. Return where the next one begins."""
+        match, append, skip = shape[0].match, self.contents.append, len(method)
+        while data.startswith(method, at):
+            end = at + skip
+            header = match(data, end)
+            if header is None:
+                break
+            body_size = int.from_bytes(header[1], "big")
+            stop = header.end() + body_size + 1
+            if not 0 < body_size <= body_max or stop > size or data[stop - 1] != END:
+                break
+            append(data[end:stop])
+            at = stop
         return at
 
     def _on_publish(self, channel: Channel, data: bytes, at: int, end: int, size: int) -> int:

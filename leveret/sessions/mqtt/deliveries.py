@@ -569,8 +569,11 @@ class MqttConsumer:
 
     def _plan(self, key: bytes, content: bytes) -> Plan | None:
         """How a message is sent; None if it is not."""
-        skip = head_of(content)
-        prefix = content[:skip] if skip else content
+        if self.skip and len(content) == self.size and content.startswith(self.prefix):
+            skip, prefix = self.skip, self.prefix  # Nothing but the key differs from the last message.
+        else:
+            skip = head_of(content)
+            prefix = content[:skip] if skip else content
         known = self.plans.get((key, prefix))
         if known is None:
             if (key, prefix) in self.plans:

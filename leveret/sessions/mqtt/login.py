@@ -154,7 +154,7 @@ class MqttLogin:
             raise MqttError(reason, refused)
         connection.set_vhost(broker.vhosts[vhost])
         self.login = broker.enter(connection, connection.user, vhost, connection.number)
-        self.login.variables = {"client_id": connection.client_id}
+        self.login.client_id = connection.client_id
         broker.on_connection_opened(connection, self.login)
         connection.on_entered_session(Session(self.login, connection, connection.peer))
 

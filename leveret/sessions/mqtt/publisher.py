@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from leveret.broker.client_ids.client_ids import SessionChange
-from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, begin_sharing
 from leveret.broker.delivery.publish_numbers import Origin
 from leveret.broker.fanout import FEW
 from leveret.broker.session.checks import Refused
@@ -47,7 +47,7 @@ from leveret.protocol.mqtt.topics import BadTopic, check_name, text_of
 from leveret.sessions.mqtt.ack_runs import answers_to, numbered_ranges, ranges_of
 from leveret.sessions.mqtt.messages import headers_of, to_content
 from leveret.sessions.mqtt.routing_keys import exact_key_of, is_told_by, key_of
-from leveret.storage.format.queue_block import EXPIRES, PERSISTENT, SHARED
+from leveret.storage.format.queue_block import EXPIRES, PERSISTENT
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
@@ -407,6 +407,7 @@ class Publisher:
             totals = self.connection.broker.totals
             totals.published += 1
             totals.unroutable += 1
+            totals.sizes["mqtt"].add((content,))
             session.traffic.published += 1
             session.traffic.dropped += 1
             if answer:
@@ -439,49 +440,20 @@ class Publisher:
         number: int,
     ) -> None:
         """Messages of one kind. `number`: under which the first of QoS 2 messages is published."""
-        connection = self.connection
-        broker, session, count = connection.broker, connection.session, len(contents)
+        connection, session = self.connection, self.connection.session
         assert session is not None
         connection.on_publish()
-        broker.totals.published += count
-        session.traffic.published += count
-        pending: Pending | None = None
+        connection.broker.totals.sizes["mqtt"].add(contents)
+        pending, enqueue = None, None
         if expected:
             session.confirm(self._on_ready)
             assert session.confirms is not None
-            pending = session.confirms.begin(count)
+            pending = session.confirms.begin(len(contents))
             self.answers.update(zip(range(pending.first, pending.last + 1), expected, strict=True))
-        if broker.refusing:
-            if pending is not None:
-                pending.mark_refused()
-                pending.confirms.on_complete(pending)
-            return
-        journal = broker.journal if pending is None else None
-        if journal is not None:
-            journal.begin_publish(session.who)
-        size = sum(map(len, contents)) + MESSAGE_OVERHEAD * count
-        if len(queues) > 1:
-            kind |= SHARED
-        shared = begin_sharing(broker, contents, size, len(queues))
-        try:
-            for queue in queues:
-                if number and pending is not None:
-                    crowded = self._produce(queue, contents, keys, kind, size, pending, number)
-                else:
-                    crowded = queue.enqueue(contents, keys, kind, size, pending)
-                if crowded:
-                    connection.on_crowded(queue)
-        finally:
-            if shared is not None:
-                shared.end()
-        if len(queues) > FEW:
-            broker.fanout.left -= count * len(queues)
-            if broker.fanout.left <= 0:
-                connection.rest_from_spreading()
-        if journal is not None:
-            journal.end_publish()
-        if pending is not None and not pending.waiting:
-            pending.confirms.on_complete(pending)
+            if number:
+                enqueue = partial(self._produce, contents, keys, pending, number)
+        if session.publish_bundle(queues, contents, keys, kind, pending, enqueue):
+            connection.rest_from_spreading()
 
     # -- Acknowledgements ----------------------------------------------------------------------------------------
 
@@ -626,13 +598,13 @@ class Publisher:
 
     def _produce(
         self,
-        queue: AnyQueue,
         contents: list[bytes],
         keys: list[bytes],
-        kind: int,
-        size: int,
         pending: Pending,
         number: int,
+        queue: AnyQueue,
+        kind: int,
+        size: int,
     ) -> bool:
         target = queue.spec.id
         previous = min(self.through.get(target, 0), number - 1)

@@ -20,7 +20,7 @@ from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
 from leveret.broker.session.session import arguments_of
 from leveret.protocol.frames import END_BYTE, OVERHEAD
 from leveret.protocol.mqtt.primitives import Cursor
-from leveret.protocol.mqtt.properties import PUBLISH, Prop, read_properties
+from leveret.protocol.mqtt.properties import PUBLISH, Prop, read_properties, write_properties
 from leveret.sessions.mqtt.messages import to_content
 from leveret.sessions.mqtt.routing_keys import is_told_by, key_of
 from leveret.storage.format.queue_block import EXPIRES, PERSISTENT
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 COPIES: Final = 256  # A message counts like so many copies, since a content is made and taken apart again for it,
 COPY_BYTES: Final = 64  # and like one more for so many bytes of it.
 HEADS_MAX: Final = 256
+NO_PROPERTIES: Final = (b"", write_properties({}))
 COPIES_UNWANTED: Final = 2  # One that was looked at, and does not match or has expired.
 
 
@@ -117,7 +118,7 @@ class RetainedHandover:
         """The content of a message, and its kind. For messages that differ in nothing but topic and payload, what comes
         before the payload is made once for each size."""
         size, frame_max = len(message.payload), self.connection.limits.frame_max
-        is_plain = not message.properties and not message.expires_ms and is_told_by(key, message.topic)
+        is_plain = message.properties in NO_PROPERTIES and not message.expires_ms and is_told_by(key, message.topic)
         head = self.heads.get(size << 2 | message.qos) if is_plain else None
         if head is not None:
             return b"".join((head, message.payload, END_BYTE)), PERSISTENT if message.qos else 0

@@ -40,12 +40,13 @@ def exact_key_of(topic: str) -> str:
 
 def is_told_by(key: str, topic: str) -> bool:
     """The topic is the one that `topic_of` reads from the key."""
-    return key.translate(_EXCHANGED) == topic
+    return topic_of(key) == topic
 
 
 def topic_of(key: str) -> str:
     """The topic of a message that came with this routing key, and no header that says another."""
-    return key.translate(_EXCHANGED)
+    # Nearly all keys have no slash, and `replace` takes a tenth of the time of `translate`.
+    return key.translate(_EXCHANGED) if "/" in key else key.replace(".", "/")
 
 
 def pattern_of(topic_filter: str) -> str:

@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, begin_sharing
 from leveret.broker.fanout import FEW
 from leveret.broker.session.session import arguments_of
 from leveret.protocol import frames
@@ -31,11 +30,9 @@ from leveret.sessions.stomp.destinations import Destination, Kind, parse
 from leveret.sessions.stomp.errors import StompError
 from leveret.sessions.stomp.messages import content_for
 from leveret.sessions.stomp.send_forms import FORM_BYTES_MAX, SendForms
-from leveret.storage.format.queue_block import SHARED
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
-    from leveret.broker.delivery.confirms import Pending
     from leveret.broker.session.session import Session
     from leveret.protocol.stomp.frames import Frame
     from leveret.sessions.stomp.connection import Connection
@@ -245,43 +242,16 @@ class Publisher:
         expected: Sequence[bytes],
     ) -> None:
         """Messages of one kind, and their receipts, if they are to be confirmed."""
-        connection = self.connection
-        broker, session, count = connection.broker, connection.session, len(contents)
+        connection, session = self.connection, self.connection.session
         assert session is not None and session.confirms is not None
         connection.on_publish()
-        broker.totals.published += count
-        session.traffic.published += count
-        pending: Pending | None = None
+        connection.broker.totals.sizes["stomp"].add(contents)
+        pending = None
         if expected:
-            pending = session.confirms.begin(count)
+            pending = session.confirms.begin(len(contents))
             self.answers.update(zip(range(pending.first, pending.last + 1), expected, strict=True))
-        if broker.refusing:
-            if pending is not None:
-                pending.mark_refused()
-                session.confirms.on_complete(pending)
-            return
-        journal = broker.journal if pending is None else None
-        if journal is not None:
-            journal.begin_publish(session.who)
-        size = sum(map(len, contents)) + MESSAGE_OVERHEAD * count
-        if len(queues) > 1:
-            kind |= SHARED
-        shared = begin_sharing(broker, contents, size, len(queues)) if queues else None
-        try:
-            for queue in queues:
-                if queue.enqueue(contents, keys, kind, size, pending):
-                    connection.on_crowded(queue)
-        finally:
-            if shared is not None:
-                shared.end()
-        if len(queues) > FEW:
-            broker.fanout.left -= count * len(queues)
-            if broker.fanout.left <= 0:
-                connection.rest_from_spreading()
-        if journal is not None:
-            journal.end_publish()
-        if pending is not None and not pending.waiting:
-            session.confirms.on_complete(pending)
+        if session.publish_bundle(queues, contents, keys, kind, pending):
+            connection.rest_from_spreading()
 
     # -- Receipts ------------------------------------------------------------------------------------------------
 

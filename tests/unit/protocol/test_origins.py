@@ -81,3 +81,18 @@ def test_a_reader_is_not_fooled_by_what_looks_alike(digits: bytes) -> None:
     assert reader.take(first).number == 1
     forged = second.replace(b"%016x" % 2, digits)
     assert reader.take(forged) == (b"", 0, forged) == take_origin(forged)
+
+
+def test_a_row_ends_where_the_next_number_does_not_come() -> None:
+    plain = content(encode(Properties(delivery_mode=2), 4), b"body", 0)
+    other = content(encode(Properties(delivery_mode=1), 4), b"body", 0)
+    source = source_of(b"a" * 32, 1, 2)
+    row = with_origins([plain] * 5, source, 10)
+    reader = OriginReader()
+    assert reader.take(row[0]) == (source, 10, plain)
+    assert reader.take_row(row, 1, 11) == [plain] * 4
+    assert reader.take_row(row, 1, 12) == []
+    assert reader.take_row([row[0], row[1], row[3]], 1, 11) == [plain]
+    assert reader.take_row([row[0], row[1], plain, row[2]], 1, 11) == [plain]
+    assert reader.take_row([row[0], row[1], *with_origins([other], source, 12)], 1, 11) == [plain]
+    assert reader.take_row([row[0], *with_origins([plain], source_of(b"b" * 32, 1, 2), 11)], 1, 11) == []

@@ -599,3 +599,36 @@ def test_agrees_with_the_rules_written_down_plainly(
                 assert router.route_keys(start, [key], counted) == found
                 answers[len(headers)] = found
             assert router.varies(start) or answers[0] == answers[1]
+
+
+# What other brokers take
+
+
+def received_from(*hops: tuple[str, str]) -> Table:
+    tables = [Field("F", {"cluster-name": Field("S", name), "vhost": Field("S", vhost)}) for name, vhost in hops]
+    return {"x-received-from": Field("A", tables)}
+
+
+def test_an_upstream_exchange_leads_where_the_message_may_go() -> None:
+    router = router_with(x="topic")
+    arguments = {
+        "x-max-hops": Field("l", 2), "x-downstream-name": Field("S", "far"), "x-downstream-vhost": Field("S", "/"),
+    }  # fmt: skip
+    router.add_exchange("up", "x-federation-upstream", arguments)
+    router.bind_queue("up", "q", "", {})
+    router.bind_exchange("x", "up", "red.#", {})
+    assert router.varies("x")
+
+    def routed(headers: Table) -> tuple[str, ...]:
+        assert router.route("up", "any", lambda: headers) == router.route("x", "red.1", lambda: headers)
+        return router.route("x", "red.1", lambda: headers)
+
+    assert routed({}) == routed(received_from(("other", "/"))) == routed(received_from(("far", "else"))) == ("q",)
+    assert routed(received_from(("far", "/"))) == routed(received_from(("a", "/"), ("b", "/"))) == ()
+    forged = {"x-received-from": Field("S", "far")}
+    assert routed(forged) == routed({"x-received-from": Field("A", [Field("I", 1)])}) == ("q",)
+    assert check_exchange("x-federation-upstream", {}) == "Argument x-max-hops missing"
+    wrong = {"x-max-hops": Field("S", "2")}
+    assert check_exchange("x-federation-upstream", wrong) == "Argument x-max-hops must be of type long"
+    delayed = {"x-delayed-type": Field("S", "x-federation-upstream")}
+    assert check_exchange("x-delayed-message", delayed) is not None

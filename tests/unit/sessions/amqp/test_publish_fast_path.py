@@ -218,6 +218,37 @@ def test_similar_messages_and_repeated_ones_go_their_own_ways() -> None:
     assert [body for body, _ in waiting(world, "r")] == [b"0000", b"0001", b"0002", b"0003"]
 
 
+def test_similar_messages_of_one_route_in_any_pieces() -> None:
+    """Shapes, routes and sizes change in the middle of a read, and reads end anywhere."""
+    world = World()
+    client = world.client()
+    client.declare("q", durable=True)
+    client.declare("other", durable=True)
+    client.send(m.ConfirmSelect())
+    client.take()
+    sent, expected, others = bytearray(), [], 0
+    for number in range(400):
+        body = b"%03d" % number * (1 + number % 7)
+        given: dict[str, Any] = {"message_id": f"{number:04}", "delivery_mode": 2}
+        if number % 50 > 40:
+            given["correlation_id"] = f"{number:06}"
+        if number % 90 == 89:
+            sent += publish(1, "", "other", body, **given)
+            others += 1
+            continue
+        sent += publish(1, "", "q", body, **given)
+        expected.append((body, True))
+    for at in range(0, len(sent), 997):
+        client.feed(bytes(sent[at : at + 997]))
+    world.turn()
+    assert waiting(world) == expected
+    assert len(waiting(world, "other")) == others
+    assert client.connection.channels[1].session.confirms is not None
+    assert client.connection.channels[1].session.confirms.confirmed == 400
+    counters = next(iter(world.broker.vhosts["/"].routes.values())).counters
+    assert counters.published_in == counters.published_out == 400
+
+
 def test_a_known_route_and_shape_need_the_publishers_own_permission() -> None:
     world = World()
     first = world.client()
