@@ -34,6 +34,7 @@ from leveret.metadata.diff import events_between
 from leveret.metadata.store import Applied, Metadata
 from leveret.node.config.settings import TICK_MS
 from leveret.node.sockets.peer_links import Address
+from leveret.node.system.ticker import Ticker
 from leveret.raft import (
     BadChange,
     Busy,
@@ -89,6 +90,10 @@ class ConsensusNode:
         raise NotImplementedError
 
     def on_cluster_tick(self) -> None:
+        raise NotImplementedError
+
+    def is_calm(self) -> bool:
+        """Returns whether nothing goes on that needs a tick soon."""
         raise NotImplementedError
 
     def on_fatal(self, text: str) -> None:
@@ -163,13 +168,14 @@ class Consensus:
         self.snapshotting = False
         self.connected: dict[str, str] = {}  # Name and id of each member whose link is up.
         self.lost_at: dict[str, float] = {}  # Names of members whose link was lost, and when.
+        self.commit_latency_s = 0.0  # How long the last command of this node took to be agreed on, for the metrics.
         self.linked: tuple[Membership, Placed | None] | None = None  # The membership and `told` that `peers` was given.
         self.told: Placed | None = None  # A membership heard from others that this node's own log has not reached yet.
         self.telling: Placed | None = None  # The newest membership that this node has sent to the others.
         self.leadership: tuple[str | None, int] = (None, 0)
         self.watchers: list[asyncio.Future[None]] = []  # Set after each `drive`: see `until`.
         self.changes: list[tuple[int, int, asyncio.Future[None]]] = []  # Index and term of membership changes.
-        self._ticker: asyncio.TimerHandle | None = None
+        self.ticker = Ticker(environment.loop, self._on_ticks, self._is_calm)
         self._replay(recovered)
         self._update_members()
 
@@ -187,12 +193,11 @@ class Consensus:
         """Begins to tick, and stands for election if this node is the only voter."""
         if len(self.raft.membership.voters) == 1:
             self.raft.campaign()
-        self._tick()
+        self.ticker.start()
 
     def stop(self) -> None:
         self.stopped = True
-        if self._ticker is not None:
-            self._ticker.cancel()
+        self.ticker.stop()
         self.proposals.forget_all()
         self.writer.stop()
         self.snapshot_thread.stop()
@@ -230,6 +235,7 @@ class Consensus:
         if not membership.members:
             return
         self.linked = (membership, self.told)
+        self.ticker.wake()  # Another number of nodes may be a majority.
         own = membership.get(self.me.id)
         if own is not None:
             self.me = own
@@ -245,6 +251,7 @@ class Consensus:
             self.told = told
 
     def on_up(self, name: str, uuid: bytes) -> None:
+        self.ticker.wake()
         self.connected[name] = uuid.hex()
         self._tell_members(name, self.raft.log.agreed)
         self.lost_at.pop(name, None)
@@ -254,6 +261,7 @@ class Consensus:
         self.drive()
 
     def on_down(self, name: str) -> None:
+        self.ticker.wake()
         member_id = self.connected.pop(name, None)
         if member_id is not None:
             self.lost_at[name] = self.environment.loop.time()
@@ -267,7 +275,14 @@ class Consensus:
     # -- Commands --------------------------------------------------------------------------------------------------
 
     def propose(self, command: Command, then: Callable[[Applied], None], patient: bool = False) -> None:
-        self.proposals.propose(command, then, patient)
+        self.ticker.wake()
+        begun_s = self.environment.loop.time()
+
+        def measured(applied: Applied) -> None:
+            self.commit_latency_s = self.environment.loop.time() - begun_s
+            then(applied)
+
+        self.proposals.propose(command, measured, patient)
         self.drive()
 
     async def change(self, command: Command) -> Applied:
@@ -293,15 +308,24 @@ class Consensus:
             self.proposals.on_frame(self.connected.get(peer, ""), kind, payload)
         self.drive()
 
-    def _tick(self) -> None:
+    def _on_ticks(self, passed: int) -> None:
         self.duties.before_tick()
-        self._ticker = self.environment.loop.call_later(TICK_MS / 1000, self._tick)
-        self.raft.tick()
+        for _ in range(passed):
+            self.raft.tick()
         self.proposals.tick()
         if self.raft.is_leader:
             self.duties.lead()
         self.drive()
         self.node.on_cluster_tick()
+
+    def _is_calm(self) -> bool:
+        """Returns whether all members are linked and agree, and nothing is to be agreed on."""
+        raft = self.raft
+        if raft.leader is None or self.ready is not None or self.resting or self.proposals.waiting or self.watchers:
+            return False
+        if self.changes or self.told is not None or len(self.connected) + 1 < len(raft.membership.members):
+            return False
+        return self.node.is_calm()
 
     def drive(self) -> None:
         """Does everything that has become due by the input so far."""

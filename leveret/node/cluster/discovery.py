@@ -16,7 +16,8 @@ you in?
 3. Nobody is, and the configuration lists the nodes: the one whose name is the smallest of the list founds, the others
    wait for it. It founds once it has spoken with all listed nodes, or with `target_cluster_size_hint` of them.
 4. Nobody is, and the nodes stand in DNS: as 3, with the names of those who answered in place of the list, once every
-   address in DNS has answered and at least `target_cluster_size_hint` nodes are there, this one included.
+   address in DNS has answered and at least `target_cluster_size_hint` nodes are there, this one included. The same
+   holds for nodes that Kubernetes knows as those behind a service: see `node.system.kubernetes_api`.
 
 Why one cluster comes of it:
 
@@ -65,6 +66,7 @@ from leveret.links import link
 from leveret.node.config.settings import DEFAULT_CLUSTER_PORT, Discovery, Listener, Settings
 from leveret.node.sockets.peer_socket import CallFailed
 from leveret.node.system.json_answers import read_object
+from leveret.node.system.kubernetes_api import ServiceAddresses
 
 logger = logging.getLogger("leveret")
 
@@ -128,10 +130,11 @@ async def decide(settings: Settings, me_name: str, ask: Ask, sleep: Sleep, resol
         return Found()
     wait = Wait("nobody was asked", "")
     told = ""
+    find = resolve or _resolver(settings.discovery)
     for number in range(settings.discovery_retry_limit):
         if number:
             await sleep(settings.discovery_retry_interval_ms / 1000)
-        addresses = await candidates(settings, resolve or resolve_by_system)
+        addresses = await candidates(settings, find)
         heard = await ask_all([one for one in addresses if one != _listed_address(settings, me_name)], ask)
         verdict = judge(settings, me_name, heard)
         if not isinstance(verdict, Wait):
@@ -156,9 +159,15 @@ async def candidates(settings: Settings, resolve: Resolve) -> list[Address]:
         return []
     if discovery.backend == "classic_config":
         return [(node.host, node.port) for node in discovery.nodes]
-    # DNS has no ports. All nodes have the same, as in RabbitMQ, so it is this node's.
+    # DNS and Kubernetes have no ports. All nodes have the same, as in RabbitMQ, so it is this node's.
     port = settings.cluster_listener.port or DEFAULT_CLUSTER_PORT
     return [(host, port) for host in sorted(set(await resolve(discovery.hostname)))]
+
+
+def _resolver(discovery: Discovery | None) -> Resolve:
+    if discovery is None or discovery.kubernetes is None:
+        return resolve_by_system
+    return ServiceAddresses(discovery.kubernetes, resolve_by_system).find
 
 
 async def resolve_by_system(hostname: str) -> list[str]:
@@ -254,7 +263,7 @@ def judge(settings: Settings, me_name: str, heard: Heard) -> Decision | Wait:
     if settings.join:
         return _not_joined(settings.join, heard)
     assert settings.discovery is not None  # Else there was nobody to ask.
-    if settings.discovery.backend == "dns":
+    if settings.discovery.backend != "classic_config":
         return _by_dns(settings.discovery, me_name, heard)
     return _by_list(settings.discovery, me_name, heard)
 
@@ -313,16 +322,17 @@ def _by_list(discovery: Discovery, me_name: str, heard: Heard) -> Decision | Wai
 
 def _by_dns(discovery: Discovery, me_name: str, heard: Heard) -> Decision | Wait:
     names = {me_name, *(hello.name for hello in heard.hellos.values())}
+    directory = "DNS" if discovery.backend == "dns" else "Kubernetes"
     if heard.silent:
         return Wait(
-            f"nobody answers at {_places(heard.silent)}, where DNS says that nodes of {discovery.hostname} are",
-            "Start them too, with the same cookie and the same cluster port, or take them out of DNS",
+            f"nobody answers at {_places(heard.silent)}, where {directory} says that nodes of {discovery.hostname} are",
+            f"Start them too, with the same cookie and the same cluster port, or take them out of {directory}",
         )
     if len(names) < discovery.founders:
         return Wait(
             f"{len(names)} of the {discovery.founders} nodes that found the cluster are there:"
             f" {', '.join(sorted(names))}",
-            f"Start the others too, and see to it that DNS has an address for each under {discovery.hostname}",
+            f"Start the others too, and see to it that {directory} has an address for each under {discovery.hostname}",
         )
     first = min(names)
     if me_name == first:

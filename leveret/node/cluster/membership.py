@@ -164,6 +164,10 @@ class Cluster:
         return self.consensus.leadership
 
     @property
+    def commit_latency_s(self) -> float:
+        return self.consensus.commit_latency_s
+
+    @property
     def applied_index(self) -> int:
         return self.consensus.applied_index
 
@@ -249,6 +253,13 @@ class Cluster:
                     "the other nodes no longer count this one as a member of their cluster: it was removed while it "
                     f"was away. To have it join again, move its data folder {self.settings.data_dir} away, and start "
                     "it with --join and the address of one of them"
+                )
+            if self.raft.has_forgotten:
+                raise AdminError(
+                    f"the data folder {self.settings.data_dir} is of an earlier time: this node has told the others "
+                    "that it has stored metadata which is not there any more. It must not vote with less than it has "
+                    f"promised. Run at another node: leveretctl forget_cluster_node {self.settings.node_name}. Then "
+                    "move the folder away, and start this node with --join and the address of one of them"
                 )
             seconds += 1
             if seconds % 10 == 0:

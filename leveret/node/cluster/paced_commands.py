@@ -3,12 +3,16 @@
 Each command is applied at every node, and a thousand queues take each node a third of a second. So such a bulk is
 proposed in small portions, and after each portion there is a rest twice as long as the portion took: mirrors of new
 queues are made in the first half of it, and all other work of the nodes gets half of their time.
+
+Clients that declare or delete very much are paced as well, while clients publish: `ClientCommands`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -18,6 +22,10 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 50  # Commands: even with mirrors, some milliseconds at each node.
 REST: Final = 2.0  # For each second that a portion took.
 REST_S_MAX: Final = 1.0  # A portion that took longer has waited for something else.
+FREE: Final = 50  # Commands of a client that are not paced: whatever an application sets up when it starts.
+WINDOW_S: Final = 5.0  # A client's commands count for one to two windows.
+CLIENTS_REST: Final = 1.0  # For each second that a portion of clients' commands took.
+CLIENTS_REST_S_MAX: Final = 0.25
 
 
 class Agreeing(Protocol):
@@ -33,3 +41,69 @@ async def agree(cluster: Agreeing, portion: Sequence[Command], rests: bool = Tru
     if rests:
         await asyncio.sleep(min(REST * (loop.time() - began), REST_S_MAX))
     return list(answers)
+
+
+Then = Callable[["Applied"], None]
+Propose = Callable[["Command", Then], None]
+
+
+class ClientCommands:
+    """Paces clients that declare, bind or delete in a loop while others publish.
+
+    A client may have `FREE` commands proposed at once, whatever others do. Further ones wait until the portion before
+    them is applied and a rest as long as that portion took is over; all that wait by then are the next portion.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, propose: Propose, is_serving: Callable[[], bool]) -> None:
+        self._loop = loop
+        self._propose = propose
+        self._is_serving = is_serving  # Returns whether there are publishers that would notice.
+        self._counts: dict[str, int] = {}  # By client: its commands in this window.
+        self._counts_before: dict[str, int] = {}  # And in the last one.
+        self._window_ends = 0.0
+        self._waiting: deque[tuple[Command, Then]] = deque()
+        self._under_way = 0  # Commands of the present portion that are not applied yet.
+        self._began = 0.0  # When the portion was proposed.
+        self._resting: asyncio.TimerHandle | None = None
+
+    def propose(self, client: str, command: Command, then: Then) -> None:
+        if self._is_free(client) or not self._is_serving():
+            self._propose(command, then)
+            return
+        self._waiting.append((command, then))
+        if not self._under_way and self._resting is None:
+            self._propose_portion()
+
+    def stop(self) -> None:
+        self._waiting.clear()
+        if self._resting is not None:
+            self._resting.cancel()
+
+    def _is_free(self, client: str) -> bool:
+        now = self._loop.time()
+        if now >= self._window_ends:
+            is_next = now < self._window_ends + WINDOW_S
+            self._counts_before, self._counts = self._counts if is_next else {}, {}
+            self._window_ends = now + WINDOW_S
+        self._counts[client] = count = self._counts.get(client, 0) + 1
+        return count + self._counts_before.get(client, 0) <= FREE
+
+    def _propose_portion(self) -> None:
+        self._began = self._loop.time()
+        portion = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
+        self._under_way = len(portion)
+        for command, then in portion:
+            self._propose(command, partial(self._on_applied, then))
+
+    def _on_applied(self, then: Then, applied: Applied) -> None:
+        self._under_way -= 1
+        if not self._under_way:
+            took_s = self._loop.time() - self._began
+            rest_s = min(CLIENTS_REST * took_s, CLIENTS_REST_S_MAX) if self._is_serving() else 0.0
+            self._resting = self._loop.call_later(rest_s, self._on_rested)
+        then(applied)
+
+    def _on_rested(self) -> None:
+        self._resting = None
+        if self._waiting:
+            self._propose_portion()

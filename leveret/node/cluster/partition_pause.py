@@ -239,9 +239,10 @@ class PartitionPause:
         self._contact += 1
         self._caught_up = False
         self.on_paused()
+        text = node.cluster.two_nodes.closing_text(SHUTDOWN)
         for client in list(node.clients):
             if client.connection in node.broker.connections:
-                client.connection.close(ReplyCode.CONNECTION_FORCED, SHUTDOWN)
+                client.connection.close(ReplyCode.CONNECTION_FORCED, text)
             else:
                 client.transport.abort()  # It has not logged in yet.
         node.broker.mirrors.on_majority(False)

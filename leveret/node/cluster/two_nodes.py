@@ -30,8 +30,8 @@ up since it was started, and listened all the time, so nothing can have been com
 one from the cluster, as `force_boot` does: nobody knows what it has committed meanwhile, and its log must not be mixed
 with this one's.
 
-A node that may soon have a proof does not pause for `HOPE_S`: see `is_hopeful`. Meanwhile it confirms nothing and
-delivers nothing.
+A node that may soon have a proof does not pause for a moment (`HOPE_S`): see `is_hopeful`. Meanwhile it confirms
+nothing and delivers nothing.
 
 A node that was made a learner becomes a voter again like any node that joins: when it is back and has caught up.
 """
@@ -59,6 +59,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret.cluster")
 
 HOPE_S: Final = 1.0
+# A process that ends closes its connections, so a node that is silent hardly ever turns out to be dead. Clients have
+# waited for `net_ticktime` already by then, and must have an answer a second later.
+HOPE_IN_SILENCE_S: Final = 0.25
 REST_S: Final = 3.0  # How long a node that stops waits to be made a learner.
 SIGNS_BYTES_MAX: Final = 8_192
 
@@ -70,6 +73,7 @@ class TwoNodes:
         self.cluster = cluster
         self.has_served = False  # This node has caught up since it was started.
         self.lost_at: dict[str, float] = {}  # When the link was lost, by the member's id.
+        self.silent: set[str] = set()  # Ids of those whose link was lost because nothing was heard.
         # Both are what a member said in the present session, or in the last one, by its id.
         self.trusts: dict[str, bool] = {}  # Whether it takes a refused connection for a proof.
         self.places: dict[str, Place] = {}  # Where the lock of its data folder was seen to be held.
@@ -103,12 +107,13 @@ class TwoNodes:
         return None if is_linked else other
 
     def is_hopeful(self) -> bool:
-        """Returns whether the other one was lost less than `HOPE_S` ago, and this node may prove that it is dead."""
+        """Returns whether the other one was lost a moment ago, and this node may prove that it is dead."""
         missing = self.missing
         if missing is None or missing.id not in self.lost_at or self.doubt:
             return False
         can_know = missing.id in self.places or (self.cluster.settings.trusts_refusals and self.has_served)
-        return can_know and self.cluster.environment.loop.time() - self.lost_at[missing.id] < HOPE_S
+        hope_s = HOPE_IN_SILENCE_S if missing.id in self.silent else HOPE_S
+        return can_know and self.cluster.environment.loop.time() - self.lost_at[missing.id] < hope_s
 
     def waiting_for(self) -> dict[str, Any] | None:
         """Returns, for operators, which nodes this one needs to go on, and what to do if they do not return; None if it
@@ -129,9 +134,17 @@ class TwoNodes:
 
     def advice(self) -> str:
         """Returns a text for a client that is refused for lack of a majority, short enough for AMQP's reply-text."""
+        return self._how_to_go_on() or WAIT
+
+    def closing_text(self, text: str) -> str:
+        """Returns the text with which connections are closed when this node pauses: `text`, and what to do."""
+        advice = self._how_to_go_on()
+        return text if advice is None else f"{text}. {advice}"
+
+    def _how_to_go_on(self) -> str | None:
         waiting = self.waiting_for()
         if waiting is None or waiting["command"] is None:
-            return WAIT
+            return None
         return f"To go on without {waiting['nodes'][0]}: {waiting['command']}; what that costs: cluster_status"
 
     def say(self) -> None:
@@ -151,6 +164,7 @@ class TwoNodes:
         cluster = self.cluster
         member_id = cluster.connected[name]
         self.lost_at.pop(member_id, None)
+        self.silent.discard(member_id)
         self.resting.discard(member_id)
         self.doubt = ""
         self.has_said = False
@@ -179,12 +193,15 @@ class TwoNodes:
     def _spare(self) -> None:
         self.cluster.raft.dismissable = frozenset(one for one, trusts in self.trusts.items() if not trusts)
 
-    def on_losing(self, name: str) -> None:
-        """Called when a link is lost, before the consensus and the broker learn of it."""
+    def on_losing(self, name: str, is_silent: bool = False) -> None:
+        """Called when a link is lost, before the consensus and the broker learn of it. `is_silent`: it was not closed,
+        but nothing was heard."""
         member_id = self.cluster.connected.get(name)
         if member_id is not None:
             self.resting.discard(member_id)
             self.lost_at[member_id] = self.cluster.environment.loop.time()
+            if is_silent:
+                self.silent.add(member_id)
             self._dismiss(name, member_id)
 
     def _dismiss(self, name: str, member_id: str) -> None:

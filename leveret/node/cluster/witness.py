@@ -203,6 +203,9 @@ class Witness(consensus.ConsensusNode):
     def on_cluster_tick(self) -> None:
         """Does nothing: a witness has no periodic work beside the consensus."""
 
+    def is_calm(self) -> bool:
+        return True
+
     def on_fatal(self, text: str) -> None:
         logger.critical("%s", text)
         self.fatal = text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -58,6 +59,142 @@ async def test_where_nobody_else_is_there_is_no_rest(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     assert cast(list[Any], await paced_commands.agree(cluster, COMMANDS, rests=False)) == COMMANDS
+
+
+class Clock:
+    """The loop of paced clients, in virtual time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
+        timer = (self.now + delay, callback)
+        self.timers.append(timer)
+        return Cancelling(self, timer)
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        due = [timer for timer in self.timers if timer[0] <= self.now + 1e-9]
+        self.timers = [timer for timer in self.timers if timer not in due]
+        for _, callback in due:
+            callback()
+
+
+class Cancelling:
+    def __init__(self, clock: Clock, timer: tuple[float, Callable[[], None]]) -> None:
+        self.clock, self.timer = clock, timer
+
+    def cancel(self) -> None:
+        self.clock.timers.remove(self.timer)
+
+
+class Clients:
+    """Clients of a node that proposes for them. `serving`: others publish meanwhile."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.serving = True
+        self.under_way: list[Callable[[Applied], None]] = []
+        self.answered: list[str] = []
+        loop = cast(asyncio.AbstractEventLoop, self.clock)
+        self.commands = paced_commands.ClientCommands(loop, self._propose, lambda: self.serving)
+
+    def _propose(self, command: Command, then: Callable[[Applied], None]) -> None:
+        self.under_way.append(then)
+
+    def ask(self, client: str) -> None:
+        self.commands.propose(client, COMMANDS[0], lambda applied: self.answered.append(client))
+
+    def agree(self, seconds: float = 0.0) -> None:
+        """All that is under way is applied after so many seconds."""
+        self.clock.wait(seconds)
+        under_way, self.under_way = self.under_way, []
+        for then in under_way:
+            then(cast(Applied, None))
+
+    def use_up(self, client: str) -> None:
+        for _ in range(paced_commands.FREE):
+            self.ask(client)
+        assert len(self.under_way) == paced_commands.FREE
+        self.agree()
+        self.answered.clear()
+
+
+def test_what_an_application_sets_up_is_not_paced() -> None:
+    clients = Clients()
+    clients.use_up("one")
+    clients.use_up("two")
+    assert not clients.clock.timers
+
+
+def test_a_client_that_declares_in_a_loop_rests_as_long_as_its_commands_take() -> None:
+    clients = Clients()
+    clients.use_up("bulk")
+    clients.ask("bulk")
+    assert len(clients.under_way) == 1  # The first one waits for nothing.
+    clients.agree(0.02)
+    assert clients.answered == ["bulk"]
+    clients.ask("bulk")
+    assert not clients.under_way
+    clients.clock.wait(0.019)
+    assert not clients.under_way
+    clients.ask("other")
+    assert len(clients.under_way) == 1  # A client that has declared little does not wait for the one that rests.
+    clients.clock.wait(0.001)
+    assert len(clients.under_way) == 2
+
+
+def test_clients_that_wait_are_the_next_portion_together() -> None:
+    clients = Clients()
+    names = [f"client {number}" for number in range(paced_commands.AT_ONCE + 3)]
+    for name in names:
+        clients.use_up(name)
+    for name in names:
+        clients.ask(name)
+    assert len(clients.under_way) == 1
+    clients.agree(60.0)
+    clients.clock.wait(paced_commands.CLIENTS_REST_S_MAX)
+    assert len(clients.under_way) == paced_commands.AT_ONCE
+    clients.agree(0.1)
+    clients.clock.wait(0.1)
+    assert len(clients.under_way) == 2
+    clients.agree()
+    assert clients.answered == names
+
+
+def test_while_nobody_publishes_nobody_is_paced() -> None:
+    clients = Clients()
+    clients.use_up("bulk")
+    clients.serving = False
+    clients.ask("bulk")
+    clients.ask("bulk")
+    assert len(clients.under_way) == 2 and not clients.clock.timers
+
+
+def test_a_client_may_set_up_as_much_again_after_a_while() -> None:
+    clients = Clients()
+    clients.use_up("one")
+    clients.clock.wait(2 * paced_commands.WINDOW_S)
+    clients.use_up("one")
+    clients.clock.wait(paced_commands.WINDOW_S)
+    clients.ask("one")
+    clients.ask("one")
+    assert len(clients.under_way) == 1  # Commands of the last window count.
+
+
+def test_a_node_that_stops_proposes_no_more() -> None:
+    clients = Clients()
+    clients.use_up("bulk")
+    clients.ask("bulk")
+    clients.agree(0.1)
+    clients.ask("bulk")
+    clients.commands.stop()
+    clients.clock.wait(1.0)
+    assert not clients.under_way
 
 
 async def _pass() -> None:

@@ -42,7 +42,12 @@ class Side:
         self.cluster = SimpleNamespace(
             raft=SimpleNamespace(membership=membership),
             propose=lambda command, then, patient=False: self.asked.append(then),
-            two_nodes=SimpleNamespace(is_hopeful=lambda: self.hopeful, say=lambda: None, waiting_for=lambda: None),
+            two_nodes=SimpleNamespace(
+                is_hopeful=lambda: self.hopeful,
+                say=lambda: None,
+                waiting_for=lambda: None,
+                closing_text=lambda text: text,
+            ),
         )
         self.peers = SimpleNamespace(send=self.send)
         self.session: int | None = None  # Of the brokers: its number here.

@@ -7,13 +7,22 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from leveret.links.proposals import BadFrame
 from leveret.node.cluster.consensus import AdminError
 from leveret.node.cluster.consensus_log import ConsensusLog, load_identity
-from leveret.node.cluster.two_nodes import SIGNS_BYTES_MAX, _read_signs, read_remains
+from leveret.node.cluster.two_nodes import (
+    HOPE_IN_SILENCE_S,
+    HOPE_S,
+    SIGNS_BYTES_MAX,
+    TwoNodes,
+    _read_signs,
+    read_remains,
+)
 from leveret.node.system.data_folder import METADATA, FolderInUse, Place, folder_lock, is_held, place_of, take
 from leveret.raft import Member
 from leveret.storage.segments.disk import FileDisk
@@ -100,3 +109,54 @@ def test_signs_of_life() -> None:
 def test_signs_that_cannot_be_read(payload: bytes) -> None:
     with pytest.raises(BadFrame):
         _read_signs(payload)
+
+
+class Loop:
+    def __init__(self) -> None:
+        self.now = 50.0
+
+    def time(self) -> float:
+        return self.now
+
+
+def lonely(name: str = "leveret@beta") -> tuple[TwoNodes, Loop]:
+    """Returns one of two voters on the same machine, linked with the other, which leads."""
+    one, other = Member(OWN, name, "beta:1"), Member("b" * 32, "leveret@alpha", "alpha:1")
+    loop = Loop()
+    connected = {other.name: other.id}
+    raft = SimpleNamespace(membership=SimpleNamespace(voters=(one, other)), dismiss=lambda member_id: False)
+    cluster = SimpleNamespace(
+        raft=raft,
+        me=one,
+        is_voter=True,
+        connected=connected,
+        settings=SimpleNamespace(trusts_refusals=False),
+        environment=SimpleNamespace(loop=loop),
+        consensus=SimpleNamespace(has_majority_without=lambda peer: not peer),
+        is_running=lambda name: name in connected,
+    )
+    two = TwoNodes(cast(Any, cluster))
+    two.places[other.id] = Place("boot", "/data", 1, 2)
+    return two, loop
+
+
+@pytest.mark.parametrize(("is_silent", "hope_s"), [(False, HOPE_S), (True, HOPE_IN_SILENCE_S)])
+def test_a_node_hopes_for_a_proof_only_for_a_moment_more_if_the_other_one_was_silent(
+    is_silent: bool, hope_s: float
+) -> None:
+    two, loop = lonely()
+    assert not two.is_hopeful()
+    two.on_losing("leveret@alpha", is_silent)
+    assert two.is_hopeful()
+    loop.now += hope_s - 0.01
+    assert two.is_hopeful()
+    loop.now += 0.02
+    assert not two.is_hopeful()
+
+
+def test_clients_that_are_disconnected_are_told_the_command_that_goes_on() -> None:
+    two, _ = lonely()
+    two.on_losing("leveret@alpha", is_silent=True)
+    advice = "To go on without leveret@alpha: leveretctl -n leveret@beta go_on_alone; what that costs: cluster_status"
+    assert two.advice() == advice
+    assert two.closing_text("closed") == f"closed. {advice}"
