@@ -50,16 +50,22 @@ class Handshake:
     """Logs in and opens channel 1.
 
     Without `mechanisms` it logs in with PLAIN, otherwise with the first of them that the broker offers. `heartbeat_s`
-    is what this side would like; 0: none.
+    is what this side would like; 0: none. `channel_max` is how many channels it wants at most; 0: what the broker says.
     """
 
     def __init__(
-        self, address: Address, properties: Table, mechanisms: tuple[str, ...] = (), heartbeat_s: int = 0
+        self,
+        address: Address,
+        properties: Table,
+        mechanisms: tuple[str, ...] = (),
+        heartbeat_s: int = 0,
+        channel_max: int = 0,
     ) -> None:
         self.address = address
         self.properties = properties
         self.mechanisms = mechanisms
         self.heartbeat_s = heartbeat_s
+        self.channel_max = channel_max
         self.server_properties = b""  # The arguments of connection.start, still encoded.
         self.frame_max = FRAME_MAX
         self._steps: list[tuple[Name, Callable[[bytes], bytes]]] = [
@@ -118,7 +124,8 @@ class Handshake:
         if self.frame_max < FRAME_MIN:
             raise BrokerError(f"the broker wants frames of at most {self.frame_max} bytes")
         self.heartbeat_s = min(self.heartbeat_s, heartbeat_s or self.heartbeat_s)
-        tuned = method(CONNECTION_TUNE_OK, _TUNE.pack(channel_max, self.frame_max, self.heartbeat_s), 0)
+        self.channel_max = min(self.channel_max or channel_max, channel_max or self.channel_max)
+        tuned = method(CONNECTION_TUNE_OK, _TUNE.pack(self.channel_max, self.frame_max, self.heartbeat_s), 0)
         return tuned + method(CONNECTION_OPEN, short(self.address.vhost) + b"\0\0", 0)
 
 

@@ -6,7 +6,8 @@ means; what is to be sent gathers in `output`, which the shell writes. Time come
     header ─▶ handshake ─▶ open ─▶ calls, deliveries, confirms ─▶ closed            (see `Life`)
 
 **Speed.** Deliveries are handed over in lists, all that one piece of input held, and each content stays the bytes that
-came: header frame and body frames on channel 1, which another connection can send on channel 1 as they are.
+came: header frame and body frames on channel 1, which another connection can send on channel 1 as they are. Deliveries
+that resemble an earlier one in all but tag, body and the number of their origin are taken by comparing (`Likeness`).
 
 **What a hostile broker may cost.** A frame is at most as long as was agreed on, and refused by its head. A content has
 at most `content_bytes_max`, refused by its header. The input that waits to be complete is less than three frames, or
@@ -40,6 +41,8 @@ from leveret.client.amqp import (
     CONNECTION_CLOSE_OK,
     CONNECTION_UNBLOCKED,
     END,
+    EXCHANGE_UNBIND,
+    EXCHANGE_UNBIND_OK,
     HEAD,
     HEADER,
     HEARTBEAT,
@@ -63,6 +66,9 @@ HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 CONTENT_BYTES_MAX: Final = 128 << 20
 CALLS_MAX: Final = 64  # Calls that wait for their answers.
 _DELIVER: Final = METHOD_ID.pack(*BASIC_DELIVER)
+_ORIGIN: Final = b"x-leveret-origin"
+_NUMBER_AT: Final = len(_ORIGIN) + 5 + 67  # In the field of an origin, behind its name, type, size and source.
+_NUMBER_BYTES: Final = 16
 
 
 class Delivery(NamedTuple):
@@ -72,6 +78,28 @@ class Delivery(NamedTuple):
     redelivered: bool
     route: bytes
     content: bytes
+
+
+class Likeness(NamedTuple):
+    """What deliveries of one consumer have in common: pieces of the frames, each with its offset in the delivery.
+
+    Between the pieces are the tag, the size of the body, the number of the origin (if there is one), and the size of
+    the body frame. A delivery is alike if it has all pieces, and if the two sizes are the same.
+    """
+
+    head: bytes  # The method up to the delivery tag.
+    tag_at: int
+    middle: bytes  # The rest of the method, and the header frame up to the low half of the body's size.
+    middle_at: int
+    size_at: int
+    properties: bytes  # The header frame up to the number of the origin,
+    properties_at: int
+    rest: bytes  # its rest, and the head of the body frame up to its size.
+    rest_at: int
+    length_at: int
+    content_at: int
+    redelivered: bool
+    route: bytes
 
 
 class Life(Enum):
@@ -135,9 +163,10 @@ class ClientMachine:
         mechanisms: tuple[str, ...] = (),
         heartbeat_s: int = 0,
         content_bytes_max: int = CONTENT_BYTES_MAX,
+        channel_max: int = 0,
     ) -> None:
         self.listener = listener
-        self.handshake = Handshake(address, properties, mechanisms, heartbeat_s)
+        self.handshake = Handshake(address, properties, mechanisms, heartbeat_s, channel_max)
         self.content_bytes_max = content_bytes_max
         self.life = Life.NEW
         self.output: list[bytes] = []
@@ -151,6 +180,8 @@ class ClientMachine:
         self.parts: list[bytes] = []
         self.part_bytes_left = 0
         self.delivering: tuple[int, bool, bytes] | None = None  # None: it is returned, and of no interest.
+        self.like: Likeness | None = None  # Of the last delivery that was looked at closely.
+        self.unlike = 0  # How many had to be looked at closely since the last one that did not.
         self.heard = False  # Something came since the last tick,
         self.spoke = False  # or was sent.
         self.silent_ms = self.quiet_ms = 0
@@ -195,7 +226,8 @@ class ClientMachine:
         if self.life is not Life.OPEN or len(self.calls) >= CALLS_MAX:
             then(Closed("the connection is not open"))
             return
-        self.calls.append(((name[0], name[1] + 1), then))
+        answer = EXCHANGE_UNBIND_OK if name == EXCHANGE_UNBIND else (name[0], name[1] + 1)
+        self.calls.append((answer, then))
         self.output.append(method(name, arguments))
 
     def reopen_channel(self, then: Callable[[bytes | Closed], None]) -> None:
@@ -254,6 +286,10 @@ class ClientMachine:
         at, size = 0, len(data)
         deliveries: list[Delivery] = []
         while size - at >= HEAD.size and not self.is_over:
+            if self.like is not None and not self.awaits_header and not self.parts:
+                at = self._take_alike(self.like, data, at, size, deliveries)
+                if size - at < HEAD.size:
+                    break
             kind, channel, length = HEAD.unpack_from(data, at)
             end: int = at + length + OVERHEAD
             if length > self.frame_max - OVERHEAD or channel > CHANNEL:
@@ -320,9 +356,37 @@ class ClientMachine:
             if data[stop - 1] != END:
                 raise BrokerError("sent a frame without a frame end")
             deliveries.append(Delivery(*head, route, data[end:stop]))
+            self.unlike += 1
+            if not self.unlike & (self.unlike - 1):  # Less and less often, if they differ all the time.
+                self.like = _likeness(data, at, tag_at, end, body_at, route)
             return stop
         self.parts, self.part_bytes_left = [data[end:body_at]], body_bytes
         return body_at
+
+    def _take_alike(self, like: Likeness, data: bytes, at: int, size: int, deliveries: list[Delivery]) -> int:
+        """Takes all deliveries that are like the last one, and returns where they end."""
+        head, tag_at, middle, middle_at, size_at = like.head, like.tag_at, like.middle, like.middle_at, like.size_at
+        properties, properties_at, rest, rest_at = like.properties, like.properties_at, like.rest, like.rest_at
+        length_at, content_at, redelivered, route = like.length_at, like.content_at, like.redelivered, like.route
+        length_max = min(self.frame_max - OVERHEAD, self.content_bytes_max)
+        starts, append, number, made, start = data.startswith, deliveries.append, int.from_bytes, tuple.__new__, at
+        while (
+            starts(head, at)
+            and starts(middle, at + middle_at)
+            and starts(properties, at + properties_at)
+            and starts(rest, at + rest_at)
+        ):
+            field = data[at + length_at : at + length_at + 4]
+            length = number(field, "big")
+            stop = at + length_at + 5 + length
+            if stop > size or not 0 < length <= length_max or not starts(field, at + size_at) or data[stop - 1] != END:
+                break
+            tag = number(data[at + tag_at : at + middle_at], "big")
+            append(made(Delivery, (tag, redelivered, route, data[at + content_at : stop])))
+            at = stop
+        if at > start:
+            self.unlike = 0
+        return at
 
     def _on_frame(self, kind: int, channel: int, data: bytes, at: int, end: int) -> Delivery | None:
         """Handles a frame that is no whole delivery; returns the delivery that it completes."""
@@ -410,13 +474,14 @@ class ClientMachine:
 
     # -- Time and the end ----------------------------------------------------------------------------------------
 
-    def on_tick(self, elapsed_ms: int) -> None:
-        """So much time has passed since the last call. An interval counts once, however late the call comes."""
+    def on_tick(self, elapsed_ms: int, is_listening: bool = True) -> None:
+        """So much time has passed since the last call. An interval counts once, however late the call comes. A broker
+        is not taken for silent while nobody listens."""
         heartbeat_ms = self.heartbeat_s * 1000
         if not heartbeat_ms or self.life is not Life.OPEN:
             return
         elapsed_ms = min(elapsed_ms, heartbeat_ms // 2)
-        self.silent_ms = 0 if self.heard else self.silent_ms + elapsed_ms
+        self.silent_ms = 0 if self.heard or not is_listening else self.silent_ms + elapsed_ms
         self.quiet_ms = 0 if self.spoke else self.quiet_ms + elapsed_ms
         self.heard = self.spoke = False
         if self.silent_ms >= 2 * heartbeat_ms:
@@ -441,6 +506,25 @@ class ClientMachine:
 def publish_prefix(route: bytes, mandatory: bool) -> bytes:
     """Returns the method frame of publishes with this exchange and routing key, two short strings."""
     return method(BASIC_PUBLISH, b"\0\0" + route + bytes((mandatory,)))
+
+
+def _likeness(data: bytes, at: int, tag_at: int, end: int, body_at: int, route: bytes) -> Likeness:
+    """Returns what others may have in common with a delivery at `at`, whose content is at `end` and `body_at`."""
+    size_at = end + 15  # Of the low half: a body frame is not longer.
+    found = data.find(_ORIGIN, size_at, body_at)
+    number_at = body_at if found < 0 else found + _NUMBER_AT
+    if number_at + _NUMBER_BYTES >= body_at:
+        number_at = rest_at = body_at
+    else:
+        rest_at = number_at + _NUMBER_BYTES
+    return Likeness(
+        data[at:tag_at], tag_at - at,
+        data[tag_at + 8 : size_at], tag_at + 8 - at,
+        size_at - at,
+        data[size_at + 4 : number_at], size_at + 4 - at,
+        data[rest_at : body_at + 3], rest_at - at,
+        body_at + 3 - at, end - at, data[tag_at + 8] == 1, route,
+    )  # fmt: skip
 
 
 def _is_route(route: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Which node runs which shovel.
+"""Which node runs which shovel, and which federation link.
 
 A shovel is a parameter of a vhost, and one node of the cluster runs it. Which one, is metadata: an `Assignment` beside
 the parameter, which every node applies in the same order. Nobody starts a worker by its own decision.
@@ -20,6 +20,10 @@ node without a majority stops its workers by itself.
 
 The parameter and its assignment go together, in one command: what was deleted has no assignment, and a worker that
 finds none stops.
+
+**Federation links** have no parameter of their own. They follow from policies, upstreams, exchanges and queues; the
+leader finds out which there should be (`leveret.metadata.federation.plan`) and proposes the difference. Their
+assignments are in a table of their own, `Metadata.links`, since there may be thousands.
 """
 
 from __future__ import annotations
@@ -30,17 +34,24 @@ from typing import TYPE_CHECKING, Final
 from leveret.metadata.model import events as e
 from leveret.metadata.model.refusals import Refusal
 from leveret.metadata.shovel.events import AssignmentChanged
-from leveret.metadata.shovel.records import SHOVEL, Assignment, WorkKey
+from leveret.metadata.shovel.records import LINK, LINKS_MAX, SHOVEL, Assignment, WorkKey
 
 if TYPE_CHECKING:
-    from leveret.metadata.shovel.commands import AssignWork, PauseWork, ReportWork, RestartWork
+    from collections.abc import Callable
+
+    from leveret.metadata.shovel.commands import AssignWork, PauseWork, ReportWork, RestartWork, SetLinks
     from leveret.metadata.store import Metadata
 
 COMPONENTS: Final = (SHOVEL,)  # Those whose parameters are run.
-COUNT_MAX: Final = 1_000  # Assignments of the whole cluster.
+COUNT_MAX: Final = 1_000  # Shovels of the whole cluster.
 NAME_BYTES_MAX: Final = 255
 
 _NOT_PRESENT: Final = Refusal(409, "another worker has taken over")
+
+
+def table_of(metadata: Metadata, component: str) -> dict[WorkKey, Assignment]:
+    """Return the assignments among which those of a component are."""
+    return metadata.links if component == LINK else metadata.assignments
 
 
 def fault_of(metadata: Metadata, key: WorkKey) -> str | None:
@@ -61,37 +72,54 @@ def on_parameter_set(metadata: Metadata, key: WorkKey, user: str, events: list[e
 
 
 def on_parameter_cleared(metadata: Metadata, key: WorkKey, events: list[e.Event]) -> None:
-    if metadata.assignments.pop(key, None) is not None:
+    if table_of(metadata, key.component).pop(key, None) is not None:
         events.append(AssignmentChanged(*key))
 
 
 def drop_all(metadata: Metadata, vhost: str, events: list[e.Event]) -> None:
     """A vhost is deleted."""
-    for key in [key for key in metadata.assignments if key.vhost == vhost]:
+    for key in [key for table in (metadata.assignments, metadata.links) for key in table if key.vhost == vhost]:
         on_parameter_cleared(metadata, key, events)
 
 
 def lose_node(metadata: Metadata, node: str, events: list[e.Event]) -> None:
     """A node is forgotten, or has started anew: it runs nothing until the leader says so."""
-    for one in [one for one in metadata.assignments.values() if one.node == node]:
+    for one in _where(metadata, lambda one: one.node == node):
         _put(metadata, replace(one, node=""), events)
 
 
 def rename_node(metadata: Metadata, old: str, new: str, events: list[e.Event]) -> None:
-    for one in [one for one in metadata.assignments.values() if one.node == old]:
+    for one in _where(metadata, lambda one: one.node == old):
         _put(metadata, replace(one, node=new), events)
+
+
+def _where(metadata: Metadata, fits: Callable[[Assignment], bool]) -> list[Assignment]:
+    return [one for table in (metadata.assignments, metadata.links) for one in table.values() if fits(one)]
 
 
 def assign_work(metadata: Metadata, command: AssignWork, events: list[e.Event]) -> Refusal | None:
     for row in command.rows:
-        old = metadata.assignments.get(WorkKey(row.component, row.vhost, row.name))
+        old = table_of(metadata, row.component).get(WorkKey(row.component, row.vhost, row.name))
         if old is not None and old.epoch == row.epoch and not old.paused:
             _put(metadata, replace(old, node=row.node), events)
     return None
 
 
+def set_links(metadata: Metadata, command: SetLinks, events: list[e.Event]) -> Refusal | None:
+    for row in command.rows:
+        key = WorkKey(LINK, row.vhost, row.name)
+        old = metadata.links.get(key)
+        if not row.digest:
+            on_parameter_cleared(metadata, key, events)
+        elif old is not None and old.digest != row.digest:
+            _put(metadata, replace(old, digest=row.digest), events)
+        elif old is None and row.vhost in metadata.vhosts and len(metadata.links) < LINKS_MAX:
+            _put(metadata, Assignment(*key, 0, digest=row.digest), events)
+    return None
+
+
 def pause_work(metadata: Metadata, command: PauseWork, events: list[e.Event]) -> Refusal | None:
-    old = metadata.assignments.get(WorkKey(command.component, command.vhost, command.name))
+    old = table_of(metadata, command.component).get(WorkKey(command.component, command.vhost, command.name))
     if old is None:
         return _missing(command)
     if old.paused != command.paused:
@@ -100,7 +128,7 @@ def pause_work(metadata: Metadata, command: PauseWork, events: list[e.Event]) ->
 
 
 def restart_work(metadata: Metadata, command: RestartWork, events: list[e.Event]) -> Refusal | None:
-    old = metadata.assignments.get(WorkKey(command.component, command.vhost, command.name))
+    old = table_of(metadata, command.component).get(WorkKey(command.component, command.vhost, command.name))
     if old is None:
         return _missing(command)
     if not old.paused:
@@ -124,7 +152,7 @@ def report_work(metadata: Metadata, command: ReportWork, events: list[e.Event]) 
 
 def _put(metadata: Metadata, assignment: Assignment, events: list[e.Event]) -> None:
     metadata.last_assignment += 1
-    metadata.assignments[assignment.key] = replace(assignment, epoch=metadata.last_assignment)
+    table_of(metadata, assignment.component)[assignment.key] = replace(assignment, epoch=metadata.last_assignment)
     events.append(AssignmentChanged(*assignment.key))
 
 

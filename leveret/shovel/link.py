@@ -23,6 +23,7 @@ fail with `LinkFault`. It never guesses.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.client.machine import publish_prefix
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 PREFIXES_MAX: Final = 10_000  # Routes whose method frames are remembered.
 CHANNEL: Final = 1
+_ROUTE: Final = attrgetter("route")
+_CONTENT: Final = attrgetter("content")
 
 Rewrite = Callable[[bytes], bytes]
 
@@ -121,15 +124,13 @@ class Link:
         self.delivered += len(deliveries)
         if self.quota is not None:
             deliveries = deliveries[: max(self.quota - self.published, 0)]
-        pieces: list[bytes] = []
-        prefixes, rewrite, frame_max = self.prefixes, self.rewrite, self.frame_max
-        for _, _, route, content in deliveries:
-            prefix = prefixes.get(route)
-            if prefix is None:
-                prefix = self._prefix(route)
-            if rewrite is not None or frame_max:
-                content = self._made_fit(content)
-            pieces += (prefix, content)
+        contents = list(map(_CONTENT, deliveries))
+        if self.rewrite is not None or self.frame_max:
+            contents = list(map(self._made_fit, contents))
+        routes = list(map(_ROUTE, deliveries))
+        pieces: list[bytes] = [b""] * (2 * len(contents))
+        pieces[0::2] = map(self._prefixes(set(routes)).__getitem__, routes)
+        pieces[1::2] = contents
         self.published += len(deliveries)
         self.bytes += sum(map(len, pieces))
         if self.mode != "on-confirm" and deliveries and self.acknowledges:
@@ -144,14 +145,17 @@ class Link:
         except (BadContent, ValueError) as error:
             raise LinkFault(f"the source has sent a message that cannot be read: {error}") from None
 
-    def _prefix(self, route: bytes) -> bytes:
-        if len(self.prefixes) >= PREFIXES_MAX:
-            self.prefixes.clear()
-        target, middle = self.target, 1 + route[0]
-        exchange = route[:middle] if target.exchange is None else _short(target.exchange)
-        key = route[middle:] if target.routing_key is None else _short(target.routing_key)
-        prefix = self.prefixes[route] = publish_prefix(exchange + key, target.mandatory)
-        return prefix
+    def _prefixes(self, routes: set[bytes]) -> dict[bytes, bytes]:
+        """Return the method frames of publishes, of these routes among others."""
+        prefixes, target = self.prefixes, self.target
+        if len(prefixes) > PREFIXES_MAX:
+            prefixes.clear()
+        for route in routes.difference(prefixes):
+            middle = 1 + route[0]
+            exchange = route[:middle] if target.exchange is None else _short(target.exchange)
+            key = route[middle:] if target.routing_key is None else _short(target.routing_key)
+            prefixes[route] = publish_prefix(exchange + key, target.mandatory)
+        return prefixes
 
     # -- Confirms ------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,23 @@ class AssignWork:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkRow:
+    """A federation link that there should be, made from what has this digest. An empty one: the link ends."""
+
+    vhost: str
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetLinks:
+    """Make federation links, have them begin anew, or end them. The leader proposes it when policies, upstreams,
+    exchanges or queues have changed."""
+
+    rows: tuple[LinkRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PauseWork:
     """Stop something, or let it go on. It stays so over restarts."""
 

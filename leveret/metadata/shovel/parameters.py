@@ -107,15 +107,15 @@ def term(value: Json) -> str:
 # -- Checks of one value -------------------------------------------------------------------------------------------
 
 
-def _number(key: str, value: Json) -> list[str]:
+def check_number(key: str, value: Json) -> list[str]:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return [f"{key} should be a number, actually was {term(value)}"]
     return []
 
 
-def _at_least(least: float, most: float) -> Check:
+def check_range(least: float, most: float) -> Check:
     def check(key: str, value: Json) -> list[str]:
-        faults = _number(key, value)
+        faults = check_number(key, value)
         if not faults and isinstance(value, (int, float)) and not least <= value <= most:
             return [f"{key} should be a number between {least:g} and {most:g}, actually was {term(value)}"]
         return faults
@@ -123,25 +123,25 @@ def _at_least(least: float, most: float) -> Check:
     return check
 
 
-def _boolean(key: str, value: Json) -> list[str]:
+def check_boolean(key: str, value: Json) -> list[str]:
     return [] if isinstance(value, bool) else [f"{key} should be boolean, actually was {term(value)}"]
 
 
-def _binary(key: str, value: Json) -> list[str]:
+def check_binary(key: str, value: Json) -> list[str]:
     return [] if isinstance(value, str) else [f"{key} should be binary, actually was {term(value)}"]
 
 
-def _name(key: str, value: Json) -> list[str]:
+def check_name(key: str, value: Json) -> list[str]:
     if not isinstance(value, str):
-        return _binary(key, value)
+        return check_binary(key, value)
     size = len(value.encode("utf-8", "surrogatepass"))
     return [] if size <= NAME_BYTES_MAX else [f"{key} should be less than 255 bytes, actually was {size}"]
 
 
-def _one_of(values: tuple[str, ...]) -> Check:
+def check_one_of(values: tuple[str, ...]) -> Check:
     def check(key: str, value: Json) -> list[str]:
         if not isinstance(value, str):
-            return _binary(key, value)
+            return check_binary(key, value)
         shown = ",".join(map(term, values))
         return [] if value in values else [f"{key} should be one of [{shown}], actually was {term(value)}"]
 
@@ -166,7 +166,7 @@ def _arguments(known: frozenset[str]) -> Check:
     def check(key: str, value: Json) -> list[str]:
         if not isinstance(value, dict):
             return [f"{key} should be a map, actually was {term(value)}"]
-        return _unknown(key, {name: one for name, one in value.items() if name not in known})
+        return unknown_terms(key, {name: one for name, one in value.items() if name not in known})
 
     return check
 
@@ -174,29 +174,30 @@ def _arguments(known: frozenset[str]) -> Check:
 def _properties(key: str, value: Json) -> list[str]:
     if not isinstance(value, dict):
         return [f"{key} should be a map, actually was {term(value)}"]
-    faults = _unknown(key, {name: one for name, one in value.items() if name not in PROPERTIES})
+    faults = unknown_terms(key, {name: one for name, one in value.items() if name not in PROPERTIES})
     for name in reversed(PROPERTIES):
         if name in value:
-            is_number = name in NUMBERS
-            faults += _at_least(0, _PROPERTY_MAX[name])(name, value[name]) if is_number else _name(name, value[name])
+            check = check_range(0, _PROPERTY_MAX[name]) if name in NUMBERS else check_name
+            faults += check(name, value[name])
     return faults
 
 
-def _unknown(where: str, rest: Mapping[str, Json]) -> list[str]:
+def unknown_terms(where: str, rest: Mapping[str, Json]) -> list[str]:
     if not rest:
         return []
     shown = ",".join(f"{{{term(name)},{term(rest[name])}}}" for name in sorted(rest))
     return [f"Unrecognised terms [{shown}] in {where}"]
 
 
-def uri_check(user: str, may_enter: MayEnter | None) -> Check:
-    """Return the check of a URI, or of a list of them. `may_enter` is asked for the vhosts of URIs without a host."""
+def uri_check(user: str, may_enter: MayEnter | None, vhost: str = "/") -> Check:
+    """Return the check of a URI, or of a list of them. `may_enter` is asked for the vhosts of URIs without a host;
+    `vhost` is that of URIs without a path."""
 
     def check_one(key: str, value: Json) -> list[str]:
         if not isinstance(value, str):
             return [f"{key} should be list, actually was {term(value)}"]
         try:
-            uri = parse_uri(value)
+            uri = parse_uri(value, vhost)
         except BadUri as error:
             return [f'"{safe_uri(value)}" not a valid URI: {error}']
         if uri.is_direct and uri.user is None and may_enter is not None and not may_enter(uri.vhost):
@@ -216,35 +217,35 @@ def uri_check(user: str, may_enter: MayEnter | None) -> Check:
 # -- All keys ------------------------------------------------------------------------------------------------------
 
 _COMMON: Final[tuple[tuple[str, Check], ...]] = (
-    ("reconnect-delay", _at_least(0, DELAY_S_MAX)),
-    ("ack-mode", _one_of(ACK_MODES)),
-    ("src-protocol", _one_of(PROTOCOLS)),
-    ("dest-protocol", _one_of(PROTOCOLS)),
+    ("reconnect-delay", check_range(0, DELAY_S_MAX)),
+    ("ack-mode", check_one_of(ACK_MODES)),
+    ("src-protocol", check_one_of(PROTOCOLS)),
+    ("dest-protocol", check_one_of(PROTOCOLS)),
 )
 _SOURCE: Final[tuple[tuple[str, Check], ...]] = (
-    ("src-exchange", _name),
-    ("src-exchange-key", _name),
-    ("src-queue", _name),
+    ("src-exchange", check_name),
+    ("src-exchange-key", check_name),
+    ("src-queue", check_name),
     ("src-queue-args", _arguments(QUEUE_ARGUMENTS)),
     ("src-consumer-args", _arguments(CONSUMER_ARGUMENTS)),
-    ("src-consumer-name", _name),
-    ("src-predeclared", _boolean),
-    ("prefetch-count", _at_least(1, PREFETCH_MAX)),
-    ("src-prefetch-count", _at_least(1, PREFETCH_MAX)),
+    ("src-consumer-name", check_name),
+    ("src-predeclared", check_boolean),
+    ("prefetch-count", check_range(1, PREFETCH_MAX)),
+    ("src-prefetch-count", check_range(1, PREFETCH_MAX)),
     ("delete-after", _delete_after),
     ("src-delete-after", _delete_after),
     ("src-delete-after-duration", _duration),
 )
 _DESTINATION: Final[tuple[tuple[str, Check], ...]] = (
-    ("dest-exchange", _name),
-    ("dest-exchange-key", _name),
-    ("dest-queue", _name),
+    ("dest-exchange", check_name),
+    ("dest-exchange-key", check_name),
+    ("dest-queue", check_name),
     ("dest-queue-args", _arguments(QUEUE_ARGUMENTS)),
-    ("dest-predeclared", _boolean),
-    ("add-forward-headers", _boolean),
-    ("add-timestamp-header", _boolean),
-    ("dest-add-forward-headers", _boolean),
-    ("dest-add-timestamp-header", _boolean),
+    ("dest-predeclared", check_boolean),
+    ("add-forward-headers", check_boolean),
+    ("add-timestamp-header", check_boolean),
+    ("dest-add-forward-headers", check_boolean),
+    ("dest-add-timestamp-header", check_boolean),
     ("publish-properties", _properties),
     ("dest-publish-properties", _properties),
 )
@@ -259,7 +260,7 @@ def faults_of(name: str, value: Json, user: str = "", may_enter: MayEnter | None
     uris = uri_check(user, may_enter)
     known: list[tuple[str, Check]] = [*_COMMON, ("src-uri", uris), *_SOURCE, ("dest-uri", uris), *_DESTINATION]
     keys = {key for key, _ in known}
-    faults += _unknown(name, {key: one for key, one in value.items() if key not in keys})
+    faults += unknown_terms(name, {key: one for key, one in value.items() if key not in keys})
     for key, check in reversed(known):
         if key in value:
             faults += check(key, value[key])

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 SHOVEL: Final = "shovel"  # The component of its parameters.
+LINK: Final = "federation-link"  # It has no parameters: see `leveret.metadata.federation`.
+LINKS_MAX: Final = 2_000  # Of the whole cluster: each has a connection to another broker.
 
 
 class WorkKey(NamedTuple):
-    """What is run, by one node of the cluster at a time: the component, the vhost and the name of its parameter."""
+    """What is run, by one node of the cluster at a time: the component, the vhost and the name of its parameter, or of
+    a federation link."""
 
     component: str
     vhost: str
@@ -23,7 +26,7 @@ class Assignment:
     `epoch` grows with each change that a worker must notice: another node, another value, a restart. No two
     assignments ever have the same. `node` is empty if nobody runs it, because it is paused or the leader has not
     chosen yet. `user` set the parameter; empty: an operator did, by leveretctl or a file. `forwarded` is how many
-    messages were moved, as far as a worker has reported.
+    messages were moved, as far as a worker has reported. `digest` stands for what a federation link was made from.
     """
 
     component: str
@@ -34,6 +37,7 @@ class Assignment:
     user: str = ""
     paused: bool = False
     forwarded: int = 0
+    digest: str = ""
 
     @property
     def key(self) -> WorkKey:

@@ -14,6 +14,7 @@ URI_CHARACTERS_MAX: Final = 4_096
 PORTS: Final = {"amqp": 5672, "amqps": 5671}
 HEARTBEAT_S: Final = 10
 HEARTBEAT_S_MAX: Final = 65_535
+CHANNELS_MAX: Final = 65_535
 CONNECT_MS: Final = 60_000
 CONNECT_MS_MAX: Final = 600_000
 MECHANISMS: Final = ("plain", "amqplain", "external")
@@ -46,7 +47,8 @@ class AmqpUri(NamedTuple):
     keyfile: str = ""
     key_password: str = ""
     verifies: bool = True
-    server_name: str = ""
+    server_name: str | None = ""  # Empty: the host. None: the certificate may have any name, and none is sent.
+    channel_max: int = 0  # What is proposed to the broker; 0: what it proposes.
 
     @property
     def is_direct(self) -> bool:
@@ -58,8 +60,8 @@ def safe_uri(text: str) -> str:
     return _PASSWORD.sub("password=", _CREDENTIALS.sub("", text, count=1))
 
 
-def parse_uri(text: str) -> AmqpUri:
-    """Parse a URI. Raises BadUri."""
+def parse_uri(text: str, vhost: str = "/") -> AmqpUri:
+    """Parse a URI. `vhost` is meant if it has no path. Raises BadUri."""
     shown = safe_uri(text)
     if len(text) > URI_CHARACTERS_MAX:
         raise BadUri(f"{{uri_too_long,{len(text)}}}")
@@ -77,7 +79,7 @@ def parse_uri(text: str) -> AmqpUri:
         raise BadUri(f'{{unable_to_parse_uri,"{shown}"}}') from None
     if parts.scheme not in PORTS:
         raise BadUri(f'{{{{unexpected_uri_scheme,"{parts.scheme}"}},"{shown}"}}')
-    vhost = _vhost(parts.path, shown)
+    vhost = _vhost(parts.path, shown) if parts.path else vhost
     query = dict(_query(parts.query, shown))
     tls, host = parts.scheme == "amqps", unquote(parts.hostname or "")
     if any(not character.isprintable() for character in host):
@@ -89,11 +91,13 @@ def parse_uri(text: str) -> AmqpUri:
         raise BadUri(f'{{{{invalid_amqp_params_parameter,verify,"{verify}"}},"{shown}"}}')
     heartbeat_s = _number(query, "heartbeat", HEARTBEAT_S, HEARTBEAT_S_MAX, shown)
     connect_ms = _number(query, "connection_timeout", CONNECT_MS, CONNECT_MS_MAX, shown)
+    server_name = query.get("server_name_indication", "")
     return AmqpUri(
         shown, tls, host, PORTS[parts.scheme] if port is None else port, user, password, vhost, heartbeat_s, connect_ms,
         _mechanisms(parts.query, shown), query.get("cacertfile", ""), query.get("certfile", ""),
         query.get("keyfile", ""), query.get("password", ""), verify == "verify_peer",
-        query.get("server_name_indication", ""),
+        None if server_name == "disable" else server_name,
+        _number(query, "channel_max", 0, CHANNELS_MAX, shown),
     )  # fmt: skip
 
 
@@ -101,7 +105,7 @@ def _vhost(path: str, shown: str) -> str:
     name = path[1:]
     if "/" in name:
         raise BadUri(f'{{{{invalid_vhost,"{name}"}},"{shown}"}}')
-    return unquote(name) if path else "/"
+    return unquote(name)
 
 
 def _query(text: str, shown: str) -> list[tuple[str, str]]:

@@ -35,6 +35,11 @@ class RunningLink:
         self.ended: asyncio.Future[str | None] = loop.create_future()
         self.rest: asyncio.TimerHandle | None = None
         source.owner = destination.owner = self
+        for wire in (source, destination):  # Nobody was told of what has happened while they were set up.
+            if wire.error is not None:
+                self.on_failed(wire, str(wire.error))
+            elif wire.blocked_reason is not None:
+                self.on_blocked(wire, wire.blocked_reason)
         if link.is_done:
             self._end(None)
 
@@ -62,17 +67,22 @@ class RunningLink:
             self.rest = self.loop.call_later(REST_S, self._on_rested)
 
     def on_input(self, wire: Wire) -> None:
+        link = self.link
         if self.ended.done():
+            if link.mode == "on-confirm":  # The last bytes of a destination may have confirmed something: it is there.
+                self._settle()
             return
-        other, link = (self.destination if wire is self.source else self.source), self.link
-        if other is self.destination:
-            other.flush()  # Before anything is acknowledged: `on-publish` means that it was written.
-        for tag, multiple, requeue in link.take_settlements():
-            machine = self.source.machine
-            machine.requeue(tag, multiple) if requeue else machine.ack(tag, multiple)
-        self.source.flush()
+        if wire is self.source:
+            self.destination.flush()  # Before anything is acknowledged: `on-publish` means that it was written.
+        self._settle()
         if link.is_done:
             self._end(None)
+
+    def _settle(self) -> None:
+        machine = self.source.machine
+        for tag, multiple, requeue in self.link.take_settlements():
+            machine.requeue(tag, multiple) if requeue else machine.ack(tag, multiple)
+        self.source.flush()
 
     def on_writable(self, wire: Wire, is_writable: bool) -> None:
         if wire is self.destination:

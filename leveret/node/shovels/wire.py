@@ -56,8 +56,10 @@ class Wire(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.opened: asyncio.Future[None] = loop.create_future()
         self.error: Closed | None = None
+        self.blocked_reason: str | None = None  # Why the broker takes no publishes; None: it does.
         self.ticker: asyncio.TimerHandle | None = None
         self.ticked_at = loop.time()
+        self.is_listening = True
 
     # -- Calls by the transport ----------------------------------------------------------------------------------
 
@@ -90,8 +92,11 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         hint = ""
-        if not self.machine.is_authenticated:
-            hint = ": is it a broker, are user and password right?"
+        if isinstance(error, OSError):
+            hint = f": {tls.problem(error)}"
+        elif not self.machine.is_authenticated:
+            shown = "does it want another certificate, " if self.uri.tls else ""
+            hint = f": is it a broker, {shown}are user and password right?"
         self.machine.on_lost(f"the broker closed the connection{hint}")
         self._stop_ticking()
 
@@ -118,6 +123,7 @@ class Wire(asyncio.Protocol):
         self._fail("the consumer was cancelled: its queue is gone")
 
     def on_blocked(self, reason: str | None) -> None:
+        self.blocked_reason = reason
         if self.owner is not None:
             self.owner.on_blocked(self, reason)
 
@@ -168,10 +174,12 @@ class Wire(asyncio.Protocol):
             self.transport.writelines(self.machine.take_output())
 
     def pause_reading(self) -> None:
+        self.is_listening = False
         if self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
+        self.is_listening = True
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
@@ -199,7 +207,7 @@ class Wire(asyncio.Protocol):
 
     def _tick(self) -> None:
         now = self.loop.time()
-        self.machine.on_tick(int((now - self.ticked_at) * 1000))
+        self.machine.on_tick(int((now - self.ticked_at) * 1000), self.is_listening)
         self.ticked_at = now
         self.flush()
         if self.machine.is_open:
@@ -218,14 +226,13 @@ async def connect(
     Raises Closed."""
     loop = node.loop
     wire = Wire(loop, uri, end)
-    if uri.tls and (uri.certfile or uri.user is None):
-        mechanisms = uri.mechanisms or (("external", "plain") if uri.certfile else ("plain",))
-    else:
-        mechanisms = uri.mechanisms or ("plain",)
+    # A certificate without a user is there to log in with. With a user, it only lets the connection be made.
+    shows_who = uri.tls and bool(uri.certfile) and uri.user is None
+    mechanisms = uri.mechanisms or (("external", "plain") if shows_who else ("plain",))
     address = Address(uri.host, uri.port, uri.user or "guest", uri.password or "guest", uri.vhost, uri.tls)
     client_properties = {"product": PRODUCT, "connection_name": name, **properties}
     wire.machine = ClientMachine(
-        wire, address, client_properties, mechanisms, uri.heartbeat_s, node.settings.max_message_size
+        wire, address, client_properties, mechanisms, uri.heartbeat_s, node.settings.max_message_size, uri.channel_max
     )
     made(wire)
     try:
@@ -234,7 +241,7 @@ async def connect(
                 _connect_directly(node, wire, name, user, properties)
             else:
                 context = await loop.run_in_executor(None, _tls_context, uri) if uri.tls else None
-                hostname = (uri.server_name or uri.host) if uri.tls else None
+                hostname = "" if uri.server_name is None else uri.server_name or uri.host
                 if context is None:
                     await loop.create_connection(lambda: wire, uri.host, uri.port)
                 else:
@@ -264,11 +271,17 @@ def _connect_directly(node: Node, wire: Wire, name: str, user: str, properties: 
 
 
 def _tls_context(uri: AmqpUri) -> ssl.SSLContext:
-    """Raises OSError for a file that cannot be used."""
-    context = ssl.create_default_context(cafile=uri.cacertfile or None)
-    if not uri.verifies:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if uri.certfile:
-        context.load_cert_chain(uri.certfile, uri.keyfile or None, uri.key_password or None)
+    """Raises Closed for a file that cannot be used."""
+    used = f"cacertfile {uri.cacertfile}"
+    try:
+        context = ssl.create_default_context(cafile=uri.cacertfile or None)
+        if not uri.verifies or uri.server_name is None:
+            context.check_hostname = False
+        if not uri.verifies:
+            context.verify_mode = ssl.CERT_NONE
+        if uri.certfile:
+            used = f"certfile {uri.certfile}" + (f" with keyfile {uri.keyfile}" if uri.keyfile else "")
+            context.load_cert_chain(uri.certfile, uri.keyfile or None, lambda: uri.key_password)
+    except OSError as error:
+        raise Closed(f"{used}: {tls.problem(error)}") from None
     return context

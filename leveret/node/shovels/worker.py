@@ -43,7 +43,7 @@ logger = logging.getLogger("leveret.shovel")
 NOT_FOUND: Final = 404
 ORIGINS: Final = "leveret_origins"
 REPORT_S: Final = 5.0
-PREDECLARED_S: Final = 1.0
+FAULTS_SHOWN: Final = 3  # Of several brokers that do not answer.
 
 
 class Life(Enum):
@@ -67,6 +67,10 @@ _LATER: Final = {
 }
 
 
+# States that listings have no word of their own for. What has ended is there until its parameter is cleared.
+_SHOWN: Final = {Life.FAILED: "terminated", Life.ENDED: "terminated", Life.STOPPED: "starting"}
+
+
 class ShovelWorker:
     """Runs one shovel. `report` tells the metadata how many messages it has moved, and whether it has ended."""
 
@@ -78,13 +82,14 @@ class ShovelWorker:
         self.assignment = assignment
         self.report = report
         self.life = Life.STARTING
-        self.reason = ""
+        self.reason = "it connects to both brokers"
         self.since_ms = node.environment.wall_ms()
         self.next_ms: int | None = None  # The time of day of the next attempt.
         self.moved_before = assignment.forwarded  # By links before the present one.
         self.bytes_before = 0
         self.reported = assignment.forwarded
         self.reported_at = self.loop.time()
+        self.stopped_at = 0.0
         self.running: RunningLink | None = None
         self.wires: list[Wire] = []
         self.uris: tuple[str, str] = ("", "")
@@ -106,6 +111,10 @@ class ShovelWorker:
     def is_stopped(self) -> bool:
         return self.life is Life.STOPPED
 
+    def was_halted_for(self, seconds: float) -> bool:
+        """Tell whether it was stopped so long ago, and is still the one that should run."""
+        return self.is_stopped and self.loop.time() - self.stopped_at > seconds
+
     def _become(self, life: Life, reason: str = "") -> None:
         assert life in _LATER[self.life], (self.life, life)
         self.life = life
@@ -117,7 +126,8 @@ class ShovelWorker:
     def stop(self) -> None:
         """End for good: another epoch has begun, or this node may not run it now."""
         if not self.is_stopped:
-            self._become(Life.STOPPED)
+            self._become(Life.STOPPED, "it begins anew")
+            self.stopped_at = self.loop.time()
         if self.task is not None:
             self.task.cancel()
         self._drop_link()
@@ -132,15 +142,15 @@ class ShovelWorker:
         """Return what listings show of it, without what the metadata know."""
         running = self.running
         link = None if running is None else running.link
-        state, reason = self.life.value, self.reason
+        state, reason = _SHOWN.get(self.life, self.life.value), self.reason
         if running is not None and running.paused & BLOCKED:
             state, reason = "blocked", f"the destination is blocked: {running.blocked_reason}"
         elif running is not None and running.paused & RESTING:
             state, reason = "flow", "the destination refuses messages: is its queue full?"
         elif running is not None and running.paused:
-            state = "flow"
+            state, reason = "flow", "the destination does not take more for now"
         shown = {
-            "state": "terminated" if self.life is Life.FAILED else state,
+            "state": state,
             "reason": reason,
             "since_ms": self.since_ms,
             "next_ms": self.next_ms,
@@ -177,7 +187,7 @@ class ShovelWorker:
             if self.is_stopped:
                 return
             if reason is None:
-                self._become(Life.ENDED)
+                self._become(Life.ENDED, "it has moved all that it should")
                 self.report(self, True)
                 return
             delay_s = self.retries.on_failed(ran_s)
@@ -188,7 +198,7 @@ class ShovelWorker:
             self._become(Life.WAITING, reason)
             self.next_ms = self.node.environment.wall_ms() + int(delay_s * 1000)
             await asyncio.sleep(delay_s)
-            self._become(Life.STARTING, reason)
+            self._become(Life.STARTING, f"it connects again after: {reason}")
 
     def _log_failure(self, reason: str, delay_s: float | None) -> None:
         again = "it is not tried again" if delay_s is None else f"next attempt in {delay_s:g} s"
@@ -207,12 +217,10 @@ class ShovelWorker:
 
     async def _attempt(self, shovel: Shovel) -> str | None:
         """Return None when all is moved that should be, or why it cannot go on. Raises BrokerError."""
-        choose = self.node.environment.random_source.choice
-        src_uri, dest_uri = choose(shovel.src_uris), choose(shovel.dest_uris)
-        self.uris = (src_uri.text, dest_uri.text)
         numbered = {ORIGINS: True} if shovel.ack_mode == "on-confirm" else {}
-        destination = await self._connect(dest_uri, "destination", numbered)
-        source = await self._connect(src_uri, "source", {})
+        destination = await self._connect(shovel.dest_uris, "destination", numbered)
+        source = await self._connect(shovel.src_uris, "source", {})
+        self.uris = (source.uri.text, destination.uri.text)
         knows = all(ORIGINS.encode() in wire.machine.server_properties for wire in (source, destination))
         await self._named(destination, self._set_up_destination(shovel, destination))
         queue, length = await self._named(source, self._set_up_source(shovel, source))
@@ -270,13 +278,19 @@ class ShovelWorker:
 
     # -- Setting up ----------------------------------------------------------------------------------------------
 
-    async def _connect(self, uri: AmqpUri, end: str, properties: Mapping[str, bool]) -> Wire:
-        try:
-            return await connect(
-                self.node, uri, end, f"Shovel {self.name}", self.assignment.user, properties, self.wires.append
-            )
-        except BrokerError as error:
-            raise BrokerError(f"{end} {uri.text}: {error}") from None
+    async def _connect(self, uris: tuple[AmqpUri, ...], end: str, properties: Mapping[str, bool]) -> Wire:
+        """Connect to one of several brokers: they are tried at random, until one answers. Raises BrokerError."""
+        faults: list[str] = []
+        for uri in self.node.environment.random_source.sample(uris, len(uris)):
+            try:
+                return await connect(
+                    self.node, uri, end, f"Shovel {self.name}", self.assignment.user, properties, self.wires.append
+                )
+            except BrokerError as error:
+                faults.append(f"{end} {uri.text}: {error}")
+                self.wires.pop().close()
+        more = f"; and {len(faults) - FAULTS_SHOWN} others" if len(faults) > FAULTS_SHOWN else ""
+        raise BrokerError("; ".join(faults[:FAULTS_SHOWN]) + more)
 
     async def _named(self, wire: Wire, asked: Any) -> Any:
         """Await something asked of a broker, and name the broker if it refuses."""

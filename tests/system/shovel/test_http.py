@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import pika
 import pytest
 
 import leveret.testing
@@ -17,12 +18,18 @@ from tests.support.servers import until
 
 VALUE = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://u:secret@127.0.0.1:1", "dest-queue": "b"}
 NAME = "parameters/shovel/%2F/s"
+CONFIG = """
+management.tcp.port = 0
+management.tcp.ip = 127.0.0.1
+prometheus.tcp.port = 0
+prometheus.tcp.ip = 127.0.0.1
+"""
 ONE = "shovels/vhost/%2F/s"
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with leveret.testing.broker(config="management.tcp.port = 0\nmanagement.tcp.ip = 127.0.0.1\n") as broker:
+    with leveret.testing.broker(config=CONFIG) as broker:
         broker.admin.add_user("pat", "pat", tags=["policymaker"])
         broker.admin.add_user("may", "may", tags=["management"])
         yield broker
@@ -86,3 +93,42 @@ def test_rights(broker: Broker) -> None:
     assert ask(broker, "DELETE", NAME, None, "pat")[0] == 204
     assert ask(broker, "POST", "definitions", {"parameters": [parameter]})[0] == 204
     assert ask(broker, "DELETE", ONE, None, "pat")[0] == 204
+
+
+def metrics(broker: Broker) -> dict[str, float]:
+    """What Prometheus would read of shovels."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.ports['prometheus']}/metrics", timeout=30) as answer:
+        lines = [
+            line for line in answer.read().decode().splitlines() if "_shovel_" in line and not line.startswith("#")
+        ]
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def test_metrics(broker: Broker) -> None:
+    name = 'metered "one"\nline'
+    broker.admin.call(
+        "set_parameter",
+        vhost="/",
+        component="shovel",
+        name=name,
+        value={**VALUE, "dest-uri": "amqp://", "src-delete-after": 7},
+    )
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("a", durable=True)
+        for _ in range(5):
+            channel.basic_publish("", "a", b"x" * 100)
+    labels = '{vhost="/",shovel="metered \\"one\\"\\nline"}'
+    forwarded = f"rabbitmq_shovel_messages_forwarded_total{labels}"
+    until(lambda: metrics(broker).get(forwarded) == 5, "five messages to be moved")
+    found = metrics(broker)
+    assert found['rabbitmq_shovel_dynamic{status="running"}'] == 1
+    assert found[f"rabbitmq_shovel_messages_pending{labels}"] == 0
+    assert found[f"rabbitmq_shovel_messages_remaining{labels}"] == 2
+    assert 500 < found[f"rabbitmq_shovel_bytes_forwarded_total{labels}"] < 2_000
+    broker.admin.call("pause_shovel", vhost="/", name=name, paused=True)
+    assert metrics(broker) == {}
+    broker.admin.call("pause_shovel", vhost="/", name=name, paused=False)
+    until(lambda: metrics(broker).get(forwarded) == 5, "it to go on with its count")
+    broker.admin.call("delete_shovel", vhost="/", name=name)
+    until(lambda: metrics(broker) == {}, "nothing to be told of it")

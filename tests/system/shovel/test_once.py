@@ -10,6 +10,7 @@ import pika
 import pytest
 
 import leveret.testing
+from leveret.node.shovels import supervisor
 from leveret.testing import Broker, Cluster
 from tests.support.servers import until
 from tests.system.shovel.conftest import Site
@@ -159,3 +160,50 @@ def test_deleted_stays_deleted_when_all_nodes_restart(three: Cluster, far: Site)
     for node in three.brokers:
         rows = node.admin.call("shovel_status")
         assert [(one["name"], one["state"]) for one in rows] == [("kept", "paused")]
+
+
+def test_a_node_that_comes_gets_its_part(three: Cluster, far: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "BALANCE_S", 0.3)
+    first, _, last = three.brokers
+    last.kill()
+    for number in range(6):
+        value = {"src-uri": far.url, "src-queue": f"a{number}", "dest-uri": far.url, "dest-queue": f"b{number}"}
+        first.admin.call("set_parameter", vhost="/", component="shovel", name=f"s{number}", value=value)
+
+    def counts() -> list[int]:
+        found = [one.admin.call("local_shovels")["running"] for one in three.brokers if one.is_running]
+        return [sum(row["state"] == "running" for row in rows) for rows in found]
+
+    until(lambda: counts() == [3, 3], "two nodes run all")
+    last.start()
+    until(lambda: counts() == [2, 2, 2], "three nodes run all")
+
+
+def test_counts_go_on_over_a_pause_a_restart_and_a_stop(three: Cluster, far: Site) -> None:
+    """Of a shovel that ends after a number of messages, nobody moves more, whoever runs it meanwhile."""
+    first = three.brokers[0]
+    publish(far.url, 100)
+    value = {
+        "src-uri": far.url, "src-queue": "a", "dest-uri": far.url, "dest-queue": "b", "src-delete-after": 350,
+        "src-prefetch-count": 10,
+    }  # fmt: skip
+    first.admin.call("set_parameter", vhost="/", component="shovel", name="s", value=value)
+    until(lambda: far.count("b") == 100, "the first part")
+    first.admin.call("pause_shovel", vhost="/", name="s", paused=True)
+    (row,) = first.admin.call("shovel_status")
+    assert (row["state"], row["forwarded"], row["next_attempt"]) == ("paused", 100, None) and row["reason"]
+    publish(far.url, 100)
+    first.admin.call("pause_shovel", vhost="/", name="s", paused=False)
+    until(lambda: far.count("b") == 200, "the second part")
+    first.admin.call("restart_shovel", vhost="/", name="s")
+    publish(far.url, 100)
+    until(lambda: far.count("b") == 300, "the third part")
+    runner = runner_of(three)
+    runner.stop()
+    after = runner_of(three)
+    assert after is not runner
+    (row,) = after.admin.call("shovel_status")
+    assert (row["forwarded"], row["remaining"]) == (300, 50)
+    publish(far.url, 100)
+    until(lambda: not after.admin.call("shovel_status"), "it to end")
+    assert (far.count("b"), far.count("a")) == (350, 50)

@@ -9,7 +9,9 @@ import pika
 import pytest
 
 from leveret.base.json_values import Json
+from leveret.cli.ctl.main import main as leveretctl
 from leveret.metadata.model.commands import SetParameter
+from leveret.metadata.shovel import parameters
 from leveret.testing import AdminError
 from tests.support.servers import until
 from tests.system.shovel.conftest import Site
@@ -58,7 +60,7 @@ def test_from_an_exchange_to_an_exchange_with_properties_and_headers(here: Site,
     assert properties.headers["x-shovelled-timestamp"] > 1_600_000_000
 
 
-@pytest.mark.parametrize(("number", "moved"), [(7, 7), ("queue-length", 20)])
+@pytest.mark.parametrize(("number", "moved"), [(0, 0), (1, 1), (7, 7), (20, 20), ("queue-length", 20)])
 def test_a_shovel_that_ends_itself(here: Site, far: Site, number: Any, moved: int) -> None:
     bodies = here.fill(here.queue("a"), 20)
     here.shovel("s", src_uri=DIRECT, src_queue="a", dest_uri=far.url, dest_queue="b", src_delete_after=number)
@@ -66,6 +68,55 @@ def test_a_shovel_that_ends_itself(here: Site, far: Site, number: Any, moved: in
     until(lambda: here.count("a") == 20 - moved, "it to be so")
     assert far.take("b") == bodies[:moved]
     assert here.take("a") == bodies[moved:]
+
+
+@pytest.mark.parametrize("number", [21, 10**15, "never"])
+def test_a_shovel_whose_end_is_not_reached(here: Site, far: Site, number: Any) -> None:
+    bodies = here.fill(here.queue("a"), 20)
+    here.shovel("s", src_uri=DIRECT, src_queue="a", dest_uri=far.url, dest_queue="b", src_delete_after=number)
+    until(lambda: far.count("b") == 20 and here.count("a") == 0, "all to be moved")
+    status = here.statuses()["s"]
+    assert (status["state"], status["forwarded"]) == ("running", 20)
+    assert status["remaining"] == (None if number == "never" else number - 20)
+    assert far.take("b") == bodies
+
+
+def test_a_number_is_moved_in_all_over_failures(here: Site, far: Site) -> None:
+    here.fill(here.queue("a"), 60)
+    far.queue("b")
+    here.shovel(
+        "s", src_uri=DIRECT, src_queue="a", dest_uri=far.url, dest_queue="b", src_delete_after=50,
+        src_prefetch_count=1, reconnect_delay=0.01,
+    )  # fmt: skip
+    for number in (10, 25, 40):
+        until(lambda number=number: far.count("b") >= number, "progress")  # type: ignore[misc]
+        far.broker.admin.close_clients(["Leveret"])
+    until(lambda: "s" not in here.statuses(), "it to end")
+    assert (here.count("a"), far.count("b")) == (10, 50)
+
+
+def test_a_shovel_that_ends_itself_after_a_while(here: Site, far: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From when it runs; what is under way then arrives, and what comes later stays."""
+    monkeypatch.setattr(parameters, "DURATION_S_MIN", 1)
+    bodies = here.fill(here.queue("a"), 20)
+    here.shovel("s", src_uri=DIRECT, src_queue="a", dest_uri=far.url, dest_queue="b", src_delete_after_duration=1)
+    until(lambda: far.count("b") == 20, "all to be moved")
+    assert here.statuses()["s"]["state"] == "running"
+    until(lambda: "s" not in here.statuses(), "it to end")
+    later = here.fill("a", 5, first=20)
+    assert (far.take("b"), here.take("a")) == (bodies, later)
+
+
+def test_leveretctl_moves_messages(here: Site, far: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    here.fill(here.queue("a"), 30)
+    here.queue("b")
+    assert leveretctl([*here.broker.leveretctl, "move_messages", "a", "b", "--count", "10"]) == 0
+    assert "10 messages were moved" in capsys.readouterr().out
+    assert leveretctl([*here.broker.leveretctl, "move_messages", "a", "c", "--to-uri", far.url]) == 0
+    assert "20 messages were moved" in capsys.readouterr().out
+    assert (here.count("a"), here.count("b"), far.count("c")) == (0, 10, 20)
+    assert leveretctl([*here.broker.leveretctl, "move_messages", "a", "b", "--count", "x"]) == 65
+    assert "guest:guest" not in capsys.readouterr().out
 
 
 def test_an_empty_queue_ends_it_at_once(here: Site) -> None:
@@ -78,7 +129,7 @@ def test_pause_resume_restart_and_delete(here: Site, far: Site) -> None:
     call = here.broker.admin.call
     here.fill(here.queue("a"), 5)
     here.shovel("s", src_uri=DIRECT, src_queue="a", dest_uri=far.url, dest_queue="b")
-    until(lambda: far.count("b") == 5, "it to be so")
+    until(lambda: far.count("b") == 5 and here.count("a") == 0, "all to be moved and acknowledged")
     call("pause_shovel", vhost="/", name="s", paused=True)
     here.fill("a", 5, first=5)
     assert here.statuses()["s"]["state"] == "paused"

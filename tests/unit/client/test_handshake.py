@@ -51,6 +51,17 @@ def test_frame_max(offered: int, chosen: int) -> None:
     assert handshake.frame_max == chosen
 
 
+@pytest.mark.parametrize(
+    ("wanted", "offered", "chosen"), [(0, 2047, 2047), (5, 2047, 5), (5, 3, 3), (5, 0, 5), (0, 0, 0)]
+)
+def test_channel_max(wanted: int, offered: int, chosen: int) -> None:
+    handshake = Handshake(ADDRESS, {}, channel_max=wanted)
+    handshake.on_method(amqp.CONNECTION_START, b"")
+    assert struct.pack(">HIH", chosen, 8192, 0) in handshake.on_method(
+        amqp.CONNECTION_TUNE, struct.pack(">HIH", offered, 8192, 0)
+    )
+
+
 def test_a_refusal_is_told() -> None:
     handshake = Handshake(ADDRESS, {})
     handshake.on_method(amqp.CONNECTION_START, b"")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import pytest
 
@@ -10,6 +11,7 @@ from leveret.client import amqp
 from leveret.client.address import Address
 from leveret.client.machine import HEARTBEAT_FRAME, ClientMachine, Closed, Delivery
 from leveret.protocol.frames import content
+from leveret.protocol.origins import source_of, with_origins
 from leveret.protocol.properties import Properties, encode
 
 DELIVER = b"\x03tag"
@@ -81,6 +83,42 @@ def test_deliveries_that_come_together_are_told_together() -> None:
     machine, told = opened()
     machine.receive(deliver(1, b"a")[0] + deliver(2, b"b")[0])
     assert len(told.log) == 1
+
+
+def labelled(tag: int, body: bytes, redelivered: bool = False, key: bytes = b"k") -> tuple[bytes, bytes]:
+    """A delivery whose message has an origin."""
+    (made,) = with_origins([content(encode(Properties(), len(body)), body, 0)], source_of(b"a" * 32, 1, 2), tag)
+    route = b"\x01x" + bytes((len(key),)) + key
+    return amqp.method(amqp.BASIC_DELIVER, DELIVER + struct.pack(">QB", tag, redelivered) + route) + made, made
+
+
+@pytest.mark.parametrize("piece", [1, 50, 10_000])
+@pytest.mark.parametrize("make", [deliver, labelled])
+def test_deliveries_that_resemble_each_other(make: Callable[..., tuple[bytes, bytes]], piece: int) -> None:
+    """Bodies of any length, with others in between that differ in something."""
+    machine, told = opened()
+    sent = [make(tag, b"b" * (tag % 7 * 30)) for tag in range(1, 60)]
+    sent += [make(tag, b"c", redelivered=tag % 5 == 0) for tag in range(60, 80)]
+    sent += [labelled(tag, b"d", key=b"other") if tag % 3 else deliver(tag, b"d") for tag in range(80, 100)]
+    data = b"".join(one for one, _ in sent)
+    for at in range(0, len(data), piece):
+        machine.receive(data[at : at + piece])
+    found = [one for entry in told.log if isinstance(entry, list) for one in entry]
+    assert [one.tag for one in found] == list(range(1, 100))
+    assert [one.content for one in found] == [made for _, made in sent]
+    assert [one.tag for one in found if one.redelivered] == list(range(60, 80, 5))
+    assert [one.route[3:] for one in found[79:]] == [b"other" if tag % 3 else b"k" for tag in range(80, 100)]
+
+
+@pytest.mark.parametrize("at", [-1, -10, -13])
+def test_what_resembles_a_delivery_and_is_none_is_refused(at: int) -> None:
+    """The end of the body frame, its size, or its type is wrong."""
+    machine, told = opened()
+    bad = bytearray(deliver(3, b"12345")[0])
+    bad[at] ^= 0x55
+    machine.receive(deliver(1, b"12345")[0] + deliver(2, b"12345")[0] + bytes(bad) + deliver(4, b"12345")[0] * 99)
+    found = [one.tag for entry in told.log if isinstance(entry, list) for one in entry]
+    assert machine.is_over and set(found) <= {1, 2}
 
 
 def test_a_heartbeat_between_the_frames_of_a_content() -> None:
@@ -195,6 +233,13 @@ def test_heartbeats_are_sent_and_missed() -> None:
     for _ in range(6):
         machine.on_tick(1_000)
     assert told.log == ["missed heartbeats from the broker, timeout: 4s"]
+
+
+def test_a_broker_is_not_silent_while_nobody_listens() -> None:
+    machine, told = opened(heartbeat_s=4)
+    for _ in range(100):
+        machine.on_tick(1_000, is_listening=False)
+    assert machine.is_open and told.log == [] and HEARTBEAT_FRAME in machine.take_output()
 
 
 def test_a_late_tick_counts_for_half_an_interval() -> None:

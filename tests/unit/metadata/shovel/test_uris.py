@@ -26,6 +26,10 @@ def test_defaults() -> None:
     assert parse_uri("amqp://h?auth_mechanism=external&auth_mechanism=PLAIN").mechanisms == ("external", "plain")
     assert parse_uri("amqp://h?foo=x&connection_timeout=500").connect_ms == 500
     assert parse_uri("amqp://[::1]:5").host == "::1"
+    assert (uri.channel_max, uri.server_name) == (0, "")
+    other = parse_uri("amqps://h?channel_max=7&server_name_indication=disable")
+    assert (other.channel_max, other.server_name) == (7, None)
+    assert parse_uri("amqps://h?server_name_indication=n&channel_max=99999").server_name == "n"
 
 
 @pytest.mark.parametrize("text", ["amqp://", "amqp:///vh", "amqp:///", "amqp://u:p@/vh"])
