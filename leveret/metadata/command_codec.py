@@ -455,6 +455,7 @@ _COLUMNS: Final[dict[Any, tuple[Callable[[Any], Json], Callable[[Any], Any]]]] =
     tuple[mqtt.SessionRow, ...]: _of_rows(mqtt.SessionRow),
     tuple[mqtt.DueRow, ...]: _of_rows(mqtt.DueRow),
     tuple[shovel.AssignRow, ...]: _of_rows(shovel.AssignRow),
+    tuple[shovel.LinkRow, ...]: _of_rows(shovel.LinkRow),
     get_type_hints(commands.SetParameter)["value"]: (_json, _json),
     get_type_hints(commands.SetPolicy)["definition"]: (_json_object, _json_object),
 }

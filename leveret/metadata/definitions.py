@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.base.json_values import Json, same_json
 from leveret.base.safe_regex import cost_of
+from leveret.metadata.federation import parameters as federation
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.hidden_queues import is_closed
 from leveret.metadata.model.records import (
@@ -352,6 +353,11 @@ class Reader:
             return [_set_policy(vhost, name, {**value, "definition": _joined(value.get("definition"))}, operator=True)]
         if component == SHOVEL:
             faults = faults_of(name, value)
+            if faults:
+                raise BadDefinition("; ".join(faults))
+            return [c.SetParameter(component, vhost, name, value)]
+        if component in federation.COMPONENTS:
+            faults = federation.faults_of(component, name, value, vhost)
             if faults:
                 raise BadDefinition("; ".join(faults))
             return [c.SetParameter(component, vhost, name, value)]

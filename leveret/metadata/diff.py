@@ -48,16 +48,17 @@ def events_between(old: Metadata, new: Metadata) -> tuple[e.Event, ...]:
     events += [e.BindingAdded(one) for one in new.bindings if one not in old.bindings or _is_remade(one, old, new)]
     vhosts = [name for name in new.vhosts if _policies(old, name) != _policies(new, name)]
     events += [e.PolicyChanged(name) for name in vhosts]
-    events += [e.ParameterChanged(*key) for key in _changed(old.parameters, new.parameters)]
+    users = _changed(dict(old.parameter_users), dict(new.parameter_users))
+    events += [e.ParameterChanged(*key) for key in dict.fromkeys(_changed(old.parameters, new.parameters) + users)]
     events += [e.GlobalParameterChanged(name) for name in _changed(old.global_parameters, new.global_parameters)]
     events += _clients(old, new)
-    works = {**old.assignments, **new.assignments}
+    works = {**old.assignments, **old.links, **new.assignments, **new.links}
     events += [AssignmentChanged(*key) for key in works if _epoch(old, key) != _epoch(new, key)]
     return tuple(events)
 
 
 def _epoch(metadata: Metadata, key: WorkKey) -> int:
-    found = metadata.assignments.get(key)
+    found = metadata.assignments.get(key) or metadata.links.get(key)
     return 0 if found is None else found.epoch
 
 

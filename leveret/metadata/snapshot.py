@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.base.json_values import Json
+from leveret.metadata.assignments import table_of
 from leveret.metadata.command_codec import (
     BadEncoding,
     dump_line,
@@ -76,6 +77,8 @@ def _rows(metadata: Metadata) -> Iterator[list[Json]]:
             yield ["policy", *dump_record(policy)]
     for parameter, value in metadata.parameters.items():
         yield ["parameter", *parameter, value]
+    for parameter, who in metadata.parameter_users.items():
+        yield ["parameter user", *parameter, who]
     for name, value in metadata.global_parameters.items():
         yield ["global parameter", name, value]
     for node, run in metadata.runs.items():
@@ -85,7 +88,7 @@ def _rows(metadata: Metadata) -> Iterator[list[Json]]:
     yield from _mqtt_rows(metadata)
     if metadata.last_assignment:
         yield ["last assignment", metadata.last_assignment]
-    for assignment in metadata.assignments.values():
+    for assignment in (*metadata.assignments.values(), *metadata.links.values()):
         yield ["assignment", *dump_record(assignment)]
 
 
@@ -221,6 +224,11 @@ def _read_parameter(metadata: Metadata, component: str, vhost: str, name: str, v
     metadata.parameters[component, vhost, name] = value
 
 
+def _read_parameter_user(metadata: Metadata, component: str, vhost: str, name: str, user: str) -> None:
+    _check_texts(component, vhost, name, user)
+    metadata.parameter_users[component, vhost, name] = user
+
+
 def _read_global_parameter(metadata: Metadata, name: str, value: Json) -> None:
     _check_texts(name)
     metadata.global_parameters[name] = value
@@ -268,7 +276,7 @@ def _read_last_assignment(metadata: Metadata, epoch: int) -> None:
 def _read_assignment(metadata: Metadata, *values: Any) -> None:
     assignment = load_record(Assignment, values)
     assert assignment.epoch <= metadata.last_assignment  # Otherwise the next one could have the epoch of another.
-    metadata.assignments[assignment.key] = assignment
+    table_of(metadata, assignment.component)[assignment.key] = assignment
 
 
 _READERS: Final[dict[Any, Callable[..., None]]] = {
@@ -281,6 +289,7 @@ _READERS: Final[dict[Any, Callable[..., None]]] = {
     "bindings": _read_bindings,
     "policy": _read_policy,
     "parameter": _read_parameter,
+    "parameter user": _read_parameter_user,
     "global parameter": _read_global_parameter,
     "run": _read_run,
     "starts": _read_starts,

@@ -35,6 +35,7 @@ from typing import Any, Final, TypeVar
 from leveret.base.json_values import Json, same_json
 from leveret.base.safe_regex import CHARACTERS_MAX, VHOST_COST_MAX, too_costly
 from leveret.metadata import assignments, client_sessions, retained_messages
+from leveret.metadata.federation.parameters import COMPONENTS, UPSTREAM
 from leveret.metadata.model import commands as c
 from leveret.metadata.model import events as e
 from leveret.metadata.model.bindings import Bindings
@@ -82,6 +83,7 @@ from leveret.metadata.snapshot import read_snapshot, write_snapshot
 
 __all__ = ["PREDECLARED", "Applied", "Metadata", "Refusal", "implicit_binding", "resource"]
 
+UPSTREAMS_MAX: Final = 1_000  # Of the whole cluster, and as many sets.
 PREDECLARED: Final = (
     ("", "direct", False),
     ("amq.direct", "direct", False),
@@ -124,6 +126,7 @@ class Metadata(ImplicitBindings):
         self.pattern_costs: dict[str, int] = {}  # By vhost: the cost of all its policies' patterns.
         self.policies_changed = 0  # The number of changes since this object was made; no part of the state.
         self.parameters: dict[tuple[str, str, str], Json] = {}
+        self.parameter_users: dict[tuple[str, str, str], str] = {}  # Of upstreams: who has set them, if no operator.
         self.global_parameters: dict[str, Json] = {}
         self.runs: dict[str, str] = {}  # By node: its present run.
         self.starts: dict[str, int] = {}  # By node: how often it has started.
@@ -134,6 +137,7 @@ class Metadata(ImplicitBindings):
         self.last_claim = 0
         self.last_will = 0
         self.assignments: dict[WorkKey, Assignment] = {}
+        self.links: dict[WorkKey, Assignment] = {}  # Of federation.
         self.last_assignment = 0  # The highest epoch of an assignment.
 
     def apply(self, command: c.Command) -> Applied:
@@ -212,6 +216,7 @@ class Metadata(ImplicitBindings):
             events.append(e.PolicyChanged(name))
         for parameter in [key for key in self.parameters if key[1] == name]:
             del self.parameters[parameter]
+            self.parameter_users.pop(parameter, None)
             events.append(e.ParameterChanged(*parameter))
         assignments.drop_all(self, name, events)
         retained_messages.drop_all(self, name, events)
@@ -583,19 +588,40 @@ class Metadata(ImplicitBindings):
         is_run = command.component in assignments.COMPONENTS
         if is_run and (fault := assignments.fault_of(self, work) or bulk_fault(command.value, WEIGHT_MAX)) is not None:
             return Refusal(406, fault)
+        if command.component in COMPONENTS and (fault := self._federation_fault(command)) is not None:
+            return Refusal(406, fault)
         is_new = key not in self.parameters or not same_json(self.parameters[key], command.value)
-        if is_new:
+        is_of_user = command.component == UPSTREAM
+        if is_new or (is_of_user and self.parameter_users.get(key, "") != command.user):
             self.parameters[key] = command.value
+            if is_of_user:
+                self._set_parameter_user(key, command.user)
             events.append(e.ParameterChanged(*key))
         if is_run and (is_new or self.assignments[work].user != command.user):
             assignments.on_parameter_set(self, work, command.user, events)
         return None
+
+    def _federation_fault(self, command: c.SetParameter) -> str | None:
+        """Return why there can be no upstream or set like this; None if there can."""
+        component, name = command.component, command.name
+        if not name or not fits(name):
+            return f"the name of a {component} is UTF-8 of 1 to 255 bytes"
+        count = sum(1 for key in self.parameters if key[0] == component)
+        if count >= UPSTREAMS_MAX and (component, command.vhost, name) not in self.parameters:
+            return f"a cluster has at most {UPSTREAMS_MAX} parameters of component {component}"
+        return bulk_fault(command.value, WEIGHT_MAX)
+
+    def _set_parameter_user(self, key: tuple[str, str, str], user: str) -> None:
+        self.parameter_users.pop(key, None)
+        if user:
+            self.parameter_users[key] = user
 
     def _clear_parameter(self, command: c.ClearParameter, events: list[e.Event]) -> Refusal | None:
         key = (command.component, command.vhost, command.name)
         if key not in self.parameters:
             return not_found(f"{command.component} parameter", command.name, command.vhost)
         del self.parameters[key]
+        self.parameter_users.pop(key, None)
         events.append(e.ParameterChanged(*key))
         assignments.on_parameter_cleared(self, WorkKey(*key), events)
         return None
@@ -732,6 +758,7 @@ _FOLDS: Final[dict[type, _Fold]] = {
     m.SweepSessions: client_sessions.sweep_sessions,
     m.WillsPublished: client_sessions.wills_published,
     s.AssignWork: assignments.assign_work,
+    s.SetLinks: assignments.set_links,
     s.PauseWork: assignments.pause_work,
     s.RestartWork: assignments.restart_work,
     s.ReportWork: assignments.report_work,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from leveret import __version__
@@ -19,8 +19,17 @@ from leveret.cli.ctl.base import help
 from leveret.cli.ctl.base.command import VHOST, Command, Failed, Given, Message, Output, Report
 from leveret.cli.ctl.base.parse import parse
 from leveret.cli.ctl.metadata import definitions, policies_and_limits, users
-from leveret.cli.ctl.nodes import checks, cluster, maintenance, partitions, report, runtime, runtime_settings
-from leveret.cli.ctl.queues import leases, listings, mirrors, mqtt_state, rebalance, shovels, spools
+from leveret.cli.ctl.nodes import (
+    checks,
+    cluster,
+    maintenance,
+    partitions,
+    plugins,
+    report,
+    runtime,
+    runtime_settings,
+)
+from leveret.cli.ctl.queues import federation, leases, listings, mirrors, mqtt_state, rebalance, shovels, spools
 from leveret.cli.ctl.unsupported import REFUSED
 from leveret.cli.guard import guarded
 
@@ -120,6 +129,7 @@ ALL: Final = (
     *listings.COMMANDS,
     *leases.COMMANDS,
     *shovels.COMMANDS,
+    *federation.COMMANDS,
     *spools.COMMANDS,
     *mqtt_state.COMMANDS,
     *mirrors.COMMANDS,
@@ -132,27 +142,30 @@ ALL: Final = (
     *report.COMMANDS,
 )
 COMMANDS: Final[dict[str, Command]] = {command.name: command for command in ALL}
+# Those of rabbitmq-plugins, whose words (list, set) are too general for leveretctl.
+PLUGIN_COMMANDS: Final[dict[str, Command]] = {command.name: command for command in (*LOCAL[:2], *plugins.COMMANDS)}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, known: Mapping[str, Command] = COMMANDS) -> int:
+    """Runs a command of leveretctl, or of another tool that has commands of its own."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="surrogateescape")  # Names that are no UTF-8 leave as the bytes they are.
-    return guarded("leveretctl", lambda: run(words))
+    return guarded("leveretctl", lambda: run(words, known))
 
 
-def run(words: list[str]) -> int:
+def run(words: list[str], known: Mapping[str, Command] = COMMANDS) -> int:
     command: Command | None = None
     try:
-        name, given = parse(words, COMMANDS)
+        name, given = parse(words, known)
         if name is None:
             asked = given.flag("help")
-            print(help.overview(ALL, bold), file=sys.stdout if asked else sys.stderr)
+            print(help.overview(known.values(), bold), file=sys.stdout if asked else sys.stderr)
             return OK if asked else USAGE
-        command = _command(name)
+        command = _command(name, known)
         if name == "help" or given.flag("help"):
-            _help(command if name != "help" else _command(given.words[0]) if given.words else None)
+            _help(command if name != "help" else _command(given.words[0], known) if given.words else None, known)
         else:
             _check_columns(command, given)
             _perform(command, given)
@@ -160,25 +173,25 @@ def run(words: list[str]) -> int:
         return OK
     except Failed as failed:
         sys.stdout.flush()
-        _explain(failed, command or _named(words), words)
+        _explain(failed, command or _named(words, known), words)
         return failed.code
 
 
-def _command(name: str) -> Command:
-    if name in REFUSED:
+def _command(name: str, known: Mapping[str, Command]) -> Command:
+    if name in REFUSED and name not in known:
         raise Failed(USAGE, f"'{name}' is not offered: {REFUSED[name]}", ONE_LINE)
-    if name not in COMMANDS:
-        raise Failed(USAGE, help.unknown(name, COMMANDS), PLAIN)
-    return COMMANDS[name]
+    if name not in known:
+        raise Failed(USAGE, help.unknown(name, known), PLAIN)
+    return known[name]
 
 
-def _named(words: list[str]) -> Command | None:
+def _named(words: list[str], known: Mapping[str, Command]) -> Command | None:
     """The command of a line that could not be read."""
-    return next((COMMANDS[word] for word in words if word in COMMANDS), None)
+    return next((known[word] for word in words if word in known), None)
 
 
-def _help(command: Command | None) -> None:
-    print(help.overview(ALL, bold) if command is None else help.describe(command, bold))
+def _help(command: Command | None, known: Mapping[str, Command]) -> None:
+    print(help.overview(known.values(), bold) if command is None else help.describe(command, bold))
 
 
 def _check_columns(command: Command, given: Given) -> None:

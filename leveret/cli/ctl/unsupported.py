@@ -13,11 +13,9 @@ _EVENTS: Final = "there is no stream of events here; use the log, the metrics an
 _COPIES: Final = (
     "the copies of a quorum queue follow its policy here; see: leveretctl help set_policy, add_queue_mirror_link"
 )
-_MOVING: Final = "there is no federation; to move messages between brokers see: leveretctl help shovel_status"
 _TRACKING: Final = "login attempts are logged, and not counted by their source"
 
 REFUSED: Final[dict[str, str]] = {
-    "eval": "it runs Erlang code in the node. To change a setting or set an alarm: leveretctl help set_env, set_alarm",
     "eval_file": "it runs Erlang code in the node",
     "exec": "it runs Elixir code in the tool",
     "remote_shell": _ERLANG,
@@ -42,8 +40,6 @@ REFUSED: Final[dict[str, str]] = {
     "shrink": _COPIES,
     "reclaim_quorum_memory": "a quorum queue has no write-ahead log of its own here",
     "set_stream_retention_policy": "use max-age and max-length-bytes in a policy; see: leveretctl help set_policy",
-    "federation_status": _MOVING,
-    "restart_federation_link": _MOVING,
     "list_node_auth_attempt_stats": _TRACKING,
     "reset_node_auth_attempt_metrics": _TRACKING,
     "disable_auth_attempt_source_tracking": _TRACKING,

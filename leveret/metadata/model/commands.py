@@ -387,6 +387,7 @@ Command: TypeAlias = (
     | m.SweepSessions
     | m.WillsPublished
     | s.AssignWork
+    | s.SetLinks
     | s.PauseWork
     | s.RestartWork
     | s.ReportWork

@@ -13,6 +13,9 @@ which mirrors are in sync, never gives up a copy before another has taken its pl
   copies that `exactly` or a quorum queue asks for are at nodes with different values of that label, as far as there are
   such: that comes first, then nodes that have a copy already, then those with few. Nodes without the label count as one
   place.
+- Nodes with the same label `machine` are processes of one machine (`leveret server --processes`). No two of them have a
+  copy of a queue, whatever its mode, since they would be lost together: `all` is one copy on each machine, on the node
+  with the fewest. Only `nodes` that are named, and an operator by hand, can have two there.
 
 A queue that moves to another node (`moving_to`) gets a copy there, in addition to the others, until that node is its
 master: see `leveret.broker.mirrors.member_changes`.
@@ -40,6 +43,7 @@ INTERNAL: Final = (LINKS, JOBS, MOVES)  # Components that are not exported with 
 LABELS: Final = "node_labels:"  # Followed by the name of a node: the global parameter with its labels.
 REBALANCE: Final = "rebalance_state"  # The global parameter with the recent moves of queues.
 SPREAD: Final = "ha-spread"
+MACHINE: Final = "machine"  # The label that processes of one machine share.
 
 Labels = Mapping[str, Mapping[str, str]]  # By node name.
 
@@ -61,14 +65,19 @@ def wanted_ring(
     mode, params = definition.get("ha-mode"), definition.get("ha-params")
     label = definition.get(SPREAD)
     zones = _zones(label, members, labels or {}) if isinstance(label, str) else {}
+    machines = {name: found for name in members if (found := (labels or {}).get(name, {}).get(MACHINE))}
     kept = [name for name in ring if name in members]
     if mode == "all":
-        wanted = [*kept, *sorted(set(members) - set(kept))]
+        others = sorted(set(members) - set(kept))
+        if machines:
+            kept = _apart([master, *(name for name in kept if name != master)], machines)
+            others.sort(key=lambda name: (name not in running, *_order(loads, away)(name)))
+        wanted = _apart([*kept, *others], machines)
     elif mode == "exactly" and isinstance(params, int):
-        wanted = _exactly(params, master, kept, running, _order(loads, away), zones)
+        wanted = _exactly(params, master, kept, running, _order(loads, away), zones, machines)
     elif mode == QUORUM and isinstance(params, int):
         others = sorted(set(running) - set(kept), key=_order(loads, away))
-        wanted = _spread(params, kept, others, zones)
+        wanted = _spread(params, kept, others, zones, machines)
     elif mode == "nodes" and isinstance(params, list):
         named = [str(name) for name in params if name in members]
         wanted = [*(name for name in kept if name in named), *(name for name in named if name not in kept)]
@@ -86,14 +95,15 @@ def _exactly(
     running: Collection[str],
     order: Callable[[str], tuple[bool, int, str]],
     zones: Mapping[str, str],
+    machines: Mapping[str, str],
 ) -> list[str]:
     """Return the master, then running nodes with a copy, then others; nodes that are down only if there are no others.
     """
     have = [name for name in kept if name in running and name != master]
     others = sorted(set(running) - set(kept) - {master}, key=order)
     down = [name for name in kept if name not in running and name != master]
-    chosen = _spread(count, [master], [*have, *others], zones)
-    return [*chosen, *down[: max(0, count - len(chosen))]]
+    chosen = _spread(count, [master], [*have, *others], zones, machines)
+    return _apart([*chosen, *down], machines)[: max(count, len(chosen))]
 
 
 def _order(loads: Mapping[str, int], away: Collection[str]) -> Callable[[str], tuple[bool, int, str]]:
@@ -104,11 +114,34 @@ def _zones(label: str, members: Collection[str], labels: Labels) -> dict[str, st
     return {name: labels.get(name, {}).get(label, "") for name in members}
 
 
-def _spread(count: int, chosen: Sequence[str], others: Sequence[str], zones: Mapping[str, str]) -> list[str]:
+def _apart(names: Sequence[str], machines: Mapping[str, str]) -> list[str]:
+    """Return the nodes without those that share a machine with one before them."""
+    taken: set[str] = set()
+    apart = []
+    for name in names:
+        machine = machines.get(name)
+        if machine is None or machine not in taken:
+            apart.append(name)
+            taken.update(() if machine is None else (machine,))
+    return apart
+
+
+def _spread(
+    count: int,
+    chosen: Sequence[str],
+    others: Sequence[str],
+    zones: Mapping[str, str],
+    machines: Mapping[str, str],
+) -> list[str]:
     """Return the chosen nodes and as many others as are missing: each from the zone with the fewest so far, and among
     those the first one given."""
     wanted, left = list(chosen), list(others)
     while left and len(wanted) < count:
+        if machines:
+            used = {machines.get(name) for name in wanted} - {None}
+            left = [name for name in left if machines.get(name) not in used]
+            if not left:
+                break
         taken = [zones.get(name) for name in wanted]
         best = min(left, key=lambda name: taken.count(zones.get(name)) if zones else 0)
         left.remove(best)

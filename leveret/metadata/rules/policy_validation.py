@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from leveret.base.json_values import Json
-from leveret.base.safe_regex import error_of
+from leveret.base.safe_regex import FILTER_COST_MAX, error_of
 from leveret.metadata.rules.ha_policy import FORBID, LABEL, PINNED, BadWindow, parse_label, parse_window
 from leveret.metadata.rules.policies import APPLIES, EXCHANGE, KINDS, is_applicable
 from leveret.metadata.rules.queue_rules import is_routing_key, parse_journal
@@ -125,7 +125,11 @@ _RULES: Final[dict[str, tuple[Fits, str]]] = {
     LABEL: (lambda value: parse_label(value) is not None, 'is not a label and its value, such as "zone=a"'),
     PINNED: (_is_flag, "is not true or false, which queue-master-pinned takes"),
     FORBID: (_is_flag, "is not true or false, which ha-forbid-copying takes"),
+    "federation-upstream": (_is_text, "is not a valid federation upstream name"),
+    "federation-upstream-set": (_is_text, "is not a valid federation upstream set name"),
+    "federation-upstream-pattern": (_is_text, "is not a valid federation upstream pattern name"),
 }
+_FEDERATION: Final = ("federation-upstream", "federation-upstream-set", "federation-upstream-pattern")
 _HA_KEYS: Final = frozenset({"ha-mode", *HA_DETAILS, *OWN_HA_DETAILS})
 _OF_EXCHANGES: Final = ("alternate-exchange",)
 
@@ -153,8 +157,21 @@ def _definition_error(definition: Mapping[str, Json], operator: bool) -> str | N
         bad_ha = _ha_error(definition)
         if bad_ha is not None:
             return bad_ha
+    bad_upstream = None if operator else _federation_error(definition)
+    if bad_upstream is not None:
+        return bad_upstream
     unknown = {name: value for name, value in definition.items() if name not in known}
     return f"{_pairs(unknown)} are not recognised policy settings" if unknown else None
+
+
+def _federation_error(definition: Mapping[str, Json]) -> str | None:
+    if sum(name in definition for name in _FEDERATION) > 1:
+        return f"cannot specify {', '.join(_FEDERATION[:-1])} or {_FEDERATION[-1]} together"
+    pattern = definition.get(_FEDERATION[-1])
+    bad_pattern = error_of(pattern, FILTER_COST_MAX) if isinstance(pattern, str) else None
+    if bad_pattern is not None:
+        return f"could not compile pattern {pattern} to a regular expression. Error: {bad_pattern}"
+    return None
 
 
 def unknown_keys(definition: Mapping[str, Json], operator: bool) -> list[str]:
@@ -172,7 +189,7 @@ def policy_notes(apply_to: str, definition: Mapping[str, Json]) -> list[str]:
     """Return a note for each key of a policy that will have no effect."""
     notes: list[str] = []
     for name in definition:
-        if apply_to == "exchanges" and name not in _OF_EXCHANGES:
+        if apply_to == "exchanges" and name not in (*_OF_EXCHANGES, *_FEDERATION):
             notes.append(f"{name} has no effect: it is for queues, and the policy applies to exchanges")
         elif apply_to not in APPLIES[EXCHANGE] and name in _OF_EXCHANGES:
             notes.append(f"{name} has no effect: it is for exchanges, and the policy applies to {apply_to}")

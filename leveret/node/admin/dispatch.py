@@ -48,9 +48,28 @@ from leveret.node.admin.common.command import (
     check_ticket,
 )
 from leveret.node.admin.metadata import definitions, users_vhosts_policies
-from leveret.node.admin.nodes import cluster, diagnostics, maintenance, partitions, rebalance, runtime_settings
+from leveret.node.admin.nodes import (
+    cluster,
+    diagnostics,
+    maintenance,
+    node_details,
+    partitions,
+    rebalance,
+    runtime_settings,
+)
 from leveret.node.admin.nodes.rebalancer import Rebalancer
-from leveret.node.admin.queues import leases, lists, mirrors, mqtt_state, peek, queues, shovels, spools
+from leveret.node.admin.queues import (
+    federation,
+    leases,
+    lists,
+    messages,
+    mirrors,
+    mqtt_state,
+    peek,
+    queues,
+    shovels,
+    spools,
+)
 from leveret.node.admin.statistics import peer_data, peer_queries, peer_stats
 from leveret.node.cluster.consensus import AdminError, split_address
 from leveret.node.sockets.peer_socket import CallFailed
@@ -92,12 +111,15 @@ COMMANDS: Final[dict[str, Command]] = {
     **partitions.COMMANDS.table,
     **leases.COMMANDS.table,
     **shovels.COMMANDS.table,
+    **federation.COMMANDS.table,
     **spools.COMMANDS.table,
     **mqtt_state.COMMANDS.table,
     **definitions.COMMANDS.table,
     **diagnostics.COMMANDS.table,
+    **node_details.COMMANDS.table,
     **runtime_settings.COMMANDS.table,
     **peek.COMMANDS.table,
+    **messages.COMMANDS.table,
     **peer_data.COMMANDS.table,
     **peer_queries.COMMANDS.table,
     **peer_stats.COMMANDS.table,

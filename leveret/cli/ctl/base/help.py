@@ -13,8 +13,8 @@ Style = Callable[[str], str]
 
 GROUPS: Final = (
     "Help", "Nodes", "Cluster", "Users", "Access Control", "Monitoring, observability and health checks", "Parameters",
-    "Policies", "Virtual hosts", "Configuration and Environment", "Feature flags", "Operations", "Shovels", "Queues",
-    "Mirrored queues", "Upgrades and maintenance",
+    "Policies", "Virtual hosts", "Configuration and Environment", "Feature flags", "Operations", "Shovels",
+    "Federation", "Queues", "Mirrored queues", "Upgrades and maintenance", "Plugin Management",
 )  # fmt: skip
 
 GENERAL: Final = f"""\
@@ -75,6 +75,8 @@ def overview(commands: Iterable[Command], bold: Style) -> str:
     ]
     for group in GROUPS:
         here = sorted((command for command in found if command.group == group), key=lambda command: command.name)
+        if not here:
+            continue
         parts += [f"{bold(group)}:", ""]
         parts += [f"   {command.name:{width}}{command.about}" for command in here]
         parts.append("")

@@ -261,7 +261,8 @@ COMMANDS: Final = (
         "set_parameter", PARAMETERS, "[--vhost <vhost>] <component_name> <name> <value>", "Sets a runtime parameter.",
         "leveretctl set_parameter shovel nightly "
         "'{\"src-uri\":\"amqp://\",\"src-queue\":\"a\",\"dest-uri\":\"amqp://far\",\"dest-queue\":\"b\"}'",
-        set_parameter, 3, 3, VHOST, more="The only component with parameters is shovel.",
+        set_parameter, 3, 3, VHOST, more="Components with parameters: shovel, "
+        "federation-upstream, federation-upstream-set.",
     ),
     Command(
         "clear_user_limits", USERS, "<username> <limit_type> | all", "Clears user connection/channel limits",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from leveret.base.control_protocol import VALIDATION
+from leveret.base.control_protocol import ONE_LINE, VALIDATION
 from leveret.base.exit_codes import DATA_ERROR, SOFTWARE, UNAVAILABLE, USAGE
 from leveret.cli.ctl.base.command import Command, Failed, Given, Message, Output, Report
 
@@ -74,6 +75,43 @@ def check_running(session: Session, given: Given) -> Output:
     if state["paused"]:
         raise Failed(UNAVAILABLE, f"Leveret on node {session.name} is paused and serves no clients: {state['paused']}")
     return Message(f"Leveret on node {session.name} is fully booted and running")
+
+
+# -- Erlang --------------------------------------------------------------------------------------------------------
+
+
+def _has_all_nodes(session: Session) -> str:
+    """Tells whether as many nodes run as the cluster is to have, as RabbitMQ's cluster operator asks."""
+    hint = int(session.ask("environment")["config"].get("cluster_formation.target_cluster_size_hint", 1))
+    found = session.ask("cluster_status")
+    return str(len(found["running_nodes"]) >= max(hint, len(found["disk_nodes"]))).lower()
+
+
+def _is_running(session: Session) -> str:
+    return str(bool(session.ask("app_state")["running"])).lower()
+
+
+# The expressions that scripts and operators of RabbitMQ's clusters ask for.
+EXPRESSIONS: Final[dict[str, Callable[[Session], str]]] = {
+    "rabbit_nodes:reached_target_cluster_size()": _has_all_nodes,
+    "rabbit:is_running()": _is_running,
+    "node()": lambda session: f"'{session.name}'",
+}
+
+
+def eval_(session: Session, given: Given) -> Output:
+    asked = "".join(given.words).replace(" ", "").removesuffix(".")
+    if asked not in EXPRESSIONS:
+        raise Failed(
+            USAGE,
+            f"it runs Erlang code in the node, and here only answers {', '.join(EXPRESSIONS)}. To change a setting or "
+            "set an alarm: leveretctl help set_env, set_alarm",
+            ONE_LINE,
+        )
+    return Message(EXPRESSIONS[asked](session))
+
+
+# -- Health --------------------------------------------------------------------------------------------------------
 
 
 def check_local_alarms(session: Session, given: Given) -> Output:
@@ -181,6 +219,12 @@ def set_cluster_name(session: Session, given: Given) -> Output:
 
 
 COMMANDS: Final = (
+    Command(
+        "eval", CONFIGURATION, "<expression>",
+        "Answers a few Erlang expressions that scripts and operators of RabbitMQ's clusters use",
+        "leveretctl eval 'rabbit_nodes:reached_target_cluster_size().'", eval_, 1, None,
+        more=f"They are: {', '.join(EXPRESSIONS)}. There is no Erlang here that could run others.",
+    ),
     Command(
         "await_startup", NODES, "[--timeout <timeout>]",
         "Waits for the Leveret application to start on the target node",

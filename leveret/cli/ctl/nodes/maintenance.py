@@ -13,7 +13,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.base.control_protocol import NO_MIRRORS, ONE_LINE, VALIDATION
@@ -36,6 +36,13 @@ NAMES_SHOWN: Final = 5
 
 
 def drain(session: Session, given: Given) -> Output:
+    reports = [_drain(one, given) for one in _meant(session, given)]
+    if len(reports) == 1:
+        return reports[0]
+    return Report([one.value for one in reports], "\n".join(one.text for one in reports))
+
+
+def _drain(session: Session, given: Given) -> Report:
     session.banner(
         f"Will put node {session.name} into maintenance mode. The node will no longer serve any client traffic!",
         now=True,
@@ -67,12 +74,44 @@ def _warn_of_kept(session: Session, answer: dict[str, Any]) -> None:
 
 
 def revive(session: Session, given: Given) -> Output:
-    session.banner(
-        f"Will put node {session.name} back into regular operating mode. The node will again serve client traffic and "
-        "host primary queue replicas."
-    )
-    session.ask("revive")
+    for one in _meant(session, given):
+        one.banner(
+            f"Will put node {one.name} back into regular operating mode. The node will again serve client traffic and "
+            "host primary queue replicas."
+        )
+        one.ask("revive")
     return None
+
+
+def _meant(session: Session, given: Given) -> Iterator[Session]:
+    """Yields a session with each node that is meant: this one, and with --machine all processes of its machine."""
+    from leveret.metadata.rules.placement import MACHINE
+
+    if not given.flag("machine"):
+        yield session
+        return
+    members = session.ask("cluster_status")["members"]
+    labels = {one["name"]: one["labels"].get(MACHINE) for one in members}
+    for one in members:
+        is_meant = one["name"] == session.name or (labels[session.name] and labels[one["name"]] == labels[session.name])
+        if is_meant:
+            there = _session_with(session, one["name"], one["address"])
+            try:
+                yield there
+            finally:
+                if there is not session:
+                    there.close()
+
+
+def _session_with(main: Session, name: str, address: str) -> Session:
+    from leveret.cli.ctl.base.connect import parse_address
+    from leveret.cli.ctl.base.session import Session
+
+    if name == main.name:
+        return main
+    place = parse_address(address)
+    there = main.target._replace(host=place.host, port=place.port, name=name, entry=None)
+    return Session(there, main.command, None, main.say, main.warn, terminal=main.terminal)
 
 
 def restart_node(session: Session, given: Given) -> Output:
@@ -182,20 +221,9 @@ class Rolling:
         meant = [name for name in names if self.only is None or name in self.only]
         begun = {one["name"] for one in state["members"] if one["state"] is not None}
         for one in state["members"]:
-            self.sessions[one["name"]] = self._session(one["name"], one["address"])
+            self.sessions[one["name"]] = _session_with(self.session, one["name"], one["address"])
         # One that is in maintenance was left so by a run before; the leader last, so that it changes once only.
         return sorted(meant, key=lambda name: (name not in begun, name == state["leader"], name))
-
-    def _session(self, name: str, address: str) -> Session:
-        from leveret.cli.ctl.base.connect import parse_address
-        from leveret.cli.ctl.base.session import Session
-
-        if name == self.session.name:
-            return self.session
-        place, target = parse_address(address), self.session.target
-        there = target._replace(host=place.host, port=place.port, name=name, entry=None)
-        main = self.session
-        return Session(there, main.command, None, main.say, main.warn, terminal=main.terminal)
 
     def close(self) -> None:
         for session in self.sessions.values():
@@ -360,21 +388,22 @@ def _with_rest(failed: Failed, left: list[str], given: Given) -> Failed:
 
 COMMANDS: Final = (
     Command(
-        "drain", UPGRADE, "[--move-unmirrored] [--timeout <timeout>]",
+        "drain", UPGRADE, "[--move-unmirrored] [--machine] [--timeout <timeout>]",
         "Puts the node in maintenance mode. Such nodes will not serve any client traffic or host any primary queue "
         "replicas",
-        "leveretctl -n two@localhost drain", drain, switches={"move-unmirrored": None},
+        "leveretctl -n two@localhost drain", drain, switches={"move-unmirrored": None, "machine": None},
         more="Closes the listeners and connections of clients, hands over mirrored queues to mirrors in sync, and "
         "makes another node the Raft leader. Queues without mirrors stay, and clients of other nodes can use them "
-        "until the node stops; with --move-unmirrored they are first moved to other nodes. This lasts until revive, "
-        "or until the node is started again.",
+        "until the node stops; with --move-unmirrored they are first moved to other nodes. --machine: all processes of "
+        "the node's machine. This lasts until revive, or until the node is started again.",
     ),
     Command(
-        "revive", UPGRADE, "[--timeout <timeout>]",
+        "revive", UPGRADE, "[--machine] [--timeout <timeout>]",
         "Puts the node out of maintenance and into regular operating mode. Such nodes will again serve client traffic "
         "and host primary queue replicas",
-        "leveretctl -n two@localhost revive", revive,
-        more="Queues that were handed over stay where they are. To spread them again: leveretctl rebalance all",
+        "leveretctl -n two@localhost revive", revive, switches={"machine": None},
+        more="--machine: all processes of the node's machine. Queues that were handed over stay where they are. To "
+        "spread them again: leveretctl rebalance all",
     ),
     Command(
         "post_upgrade", UPGRADE, "[--timeout <timeout>]", "Runs post-upgrade tasks: rebalances queues",

@@ -66,6 +66,7 @@ KEPT_MAX: Final = 4  # Imports that are being staged, and exports that are being
 SLICE: Final = 500
 TOLD_EVERY: Final = 10_000
 LINES_MAX: Final = 50  # Messages of a kind that are shown.
+NAMES_SHOWN: Final = 100  # Of each section of a preview.
 FAILURES_MAX: Final = 1_000  # Refused items after which an import is given up: the reason is not in single items.
 
 PARAMETERS: Final = "parameters"
@@ -304,26 +305,82 @@ class Import:
 
     def _ready(self, command: c.Command) -> c.Command | None:
         """Returns the command to propose; None if it would change nothing."""
-        metadata = self.metadata
-        if isinstance(command, c.DeclareQueue):
-            queue = metadata.queues.get((command.vhost, command.name))
-            if queue is None:
-                return self._placed_queue(command)
-            mismatch = queue_mismatch(queue, command.durable, command.auto_delete, command.arguments)
-            if mismatch is not None:
-                self.notes.add(f"{mismatch}; it stays as it is")
+        if self._is_there(command):
             return None
-        if isinstance(command, c.DeclareExchange):
-            exchange = metadata.exchanges.get((command.vhost, command.name))
+        if isinstance(command, c.DeclareQueue):
+            return self._placed_queue(command)
+        return self._placed_exchange(command) if isinstance(command, c.DeclareExchange) else command
+
+    def _is_there(self, command: c.Command) -> bool:
+        """Returns whether a command would change nothing; notes queues and exchanges that stay other than it says."""
+        mismatch = None
+        if isinstance(command, c.DeclareQueue):
+            queue = self.metadata.queues.get((command.vhost, command.name))
+            if queue is None:
+                return False
+            mismatch = queue_mismatch(queue, command.durable, command.auto_delete, command.arguments)
+        elif isinstance(command, c.DeclareExchange):
+            exchange = self.metadata.exchanges.get((command.vhost, command.name))
             if exchange is None:
-                return self._placed_exchange(command)
+                return False
             flags = (command.durable, command.auto_delete, command.internal)
             mismatch = exchange_mismatch(exchange, command.type, *flags, command.arguments)
-            if mismatch is not None:
-                self.notes.add(f"{mismatch}; it stays as it is")
-            return None
-        is_so = self._is_bound(command) if isinstance(command, c.Bind) else self._is_set(command)
-        return None if is_so else command
+        else:
+            return self._is_bound(command) if isinstance(command, c.Bind) else self._is_set(command)
+        if mismatch is not None:
+            self.notes.add(f"{mismatch}; it stays as it is")
+        return True
+
+    # -- Looking before importing --------------------------------------------------------------------------------
+
+    async def preview(self) -> dict[str, Any]:
+        """Returns what `apply` would do, by section: how many items are added, changed and the same, and the names of
+        the first of those that are not."""
+        found: dict[str, Any] = {}
+        for section in SECTIONS:
+            parts: dict[str, Any] = {"added": [0, []], "changed": [0, []], "same": 0}
+            commands = self.commands.get(section, []) + (self.workers if section == PARAMETERS else [])
+            for number, command in enumerate(commands):
+                if number % SLICE == SLICE - 1:
+                    await asyncio.sleep(0)
+                if self._is_there(command):
+                    parts["same"] += section == PARAMETERS or not isinstance(command, _LIMITS)
+                    continue
+                part = parts["changed" if self._exists(command) else "added"]
+                part[0] += 1
+                if len(part[1]) < NAMES_SHOWN:
+                    part[1].append(_title(command))
+            if commands:
+                found[section] = {
+                    "added": {"count": parts["added"][0], "names": parts["added"][1]},
+                    "changed": {"count": parts["changed"][0], "names": parts["changed"][1]},
+                    "same": parts["same"],
+                }
+        return {"sections": found, "problems": self.problems.told(), "notes": self.notes.told()}
+
+    def _exists(self, command: c.Command) -> bool:
+        """Returns whether the item that a command changes exists."""
+        metadata = self.metadata
+        match command:
+            case c.PutUser(name=name):
+                return name in metadata.users
+            case c.SetUserLimits(user=user):
+                return user in metadata.users and bool(metadata.users[user].limits)
+            case c.AddVhost(name=name):
+                return name in metadata.vhosts
+            case c.SetVhostLimits():
+                return command.vhost in metadata.vhosts and bool(metadata.vhosts[command.vhost].limits)
+            case c.SetPermissions(user=user, vhost=vhost):
+                return (user, vhost) in metadata.permissions
+            case c.SetTopicPermissions(user=user, vhost=vhost, exchange=exchange):
+                return exchange in metadata.topic_permissions.get((user, vhost), {})
+            case c.SetPolicy(vhost=vhost, name=name, operator=operator):
+                return (vhost, name) in (metadata.operator_policies if operator else metadata.policies)
+            case c.SetParameter(component, vhost, name, _):
+                return (component, vhost, name) in metadata.parameters
+            case c.SetGlobalParameter(name=name):
+                return name in metadata.global_parameters
+        return False
 
     def _is_set(self, command: c.Command) -> bool:
         """Returns whether a command would change nothing. A node imports its definitions at each start, and the log of
@@ -398,6 +455,20 @@ class Import:
 
 _LIMITS: Final = (c.SetUserLimits, c.SetVhostLimits)  # Part of another item, unless they are parameters.
 _PREDECLARED: Final = {name: kind for name, kind, _ in PREDECLARED if name}
+
+
+def _title(command: c.Command) -> str:
+    """Returns the name of an item for a preview, with its vhost if it has one."""
+    if isinstance(command, c.Bind):
+        return f"{command.vhost}: {command.source} → {command.destination} ({command.key})"
+    if isinstance(command, c.SetPermissions):
+        return f"{command.vhost}: {command.user}"
+    if isinstance(command, c.SetUserLimits):
+        return f"limits of {command.user}"
+    if isinstance(command, c.SetTopicPermissions):
+        return f"{command.vhost}: {command.user}, {command.exchange}"
+    vhost, name = getattr(command, "vhost", ""), getattr(command, "name", "")
+    return f"{vhost}: {name}" if vhost and name else name or vhost
 
 
 def _hashed(password: str) -> str:

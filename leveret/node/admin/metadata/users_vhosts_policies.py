@@ -16,6 +16,7 @@ from leveret.base.exit_codes import DATA_ERROR, NO_USER, SOFTWARE, UNAVAILABLE
 from leveret.base.json_values import Json
 from leveret.base.safe_regex import PATTERN_COST_MAX, cost_of, error_of
 from leveret.broker import firehose
+from leveret.metadata.federation import parameters as federation
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.records import UserSpec
 from leveret.metadata.rules.global_parameters import is_internal, reserved_text
@@ -126,6 +127,12 @@ async def set_tracing(control: Control, vhost: str, on: bool) -> None:
     metadata."""
     check_vhost(control, vhost)
     firehose.trace(control.node.broker, vhost, on)
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT)
+async def local_tracing(control: Control, vhost: str) -> bool:
+    """Returns whether the firehose of a vhost is on at this node."""
+    return firehose.is_traced(control.node.broker, vhost)
 
 
 @COMMANDS.add(name=TEXT, description=TEXT.or_none(), tags=TEXTS.or_none())
@@ -314,7 +321,12 @@ async def set_parameter(control: Control, vhost: str, component: str, name: str,
             _invalid("\n".join(faults))
         await control.change(c.SetParameter(component, vhost, name, value))
         return
-    # Components that would use it (a federation upstream) do not exist in this version.
+    if component in federation.COMPONENTS:
+        faults = federation.faults_of(component, name, value, vhost)
+        if faults:
+            _invalid("\n".join(faults))
+        await control.change(c.SetParameter(component, vhost, name, value))
+        return
     _invalid(f"component {component} not found")
 
 

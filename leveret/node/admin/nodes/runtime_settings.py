@@ -17,8 +17,11 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.base.exit_codes import DATA_ERROR, UNAVAILABLE
-from leveret.node.admin.common.command import ALWAYS, FLAG, RUNNING, TEXT, Commands, NoAnswer, Refused
+from leveret.node.admin.common.command import ALWAYS, FLAG, RUNNING, TEXT, TEXTS, Commands, NoAnswer, Refused
+from leveret.node.config import plugins
 from leveret.node.config.schema import USED, NotAllowed
+from leveret.node.config.settings import Listener
+from leveret.node.sockets.listeners import StartFailed
 from leveret.node.system.alarms import RESOURCES
 
 if TYPE_CHECKING:
@@ -118,6 +121,37 @@ async def _everywhere(control: Control, command: str, arguments: dict[str, Any])
         why = "; ".join(f"{name}: {answer}" for name, answer in failed.items())
         raise Refused(UNAVAILABLE, f"done at {', '.join(done) or 'no node'}, but not everywhere: {why}")
     return {"nodes": done, "missing": [one.name for one in members if not one.running]}
+
+
+# -- Plugins -------------------------------------------------------------------------------------------------------
+
+
+@COMMANDS.add(ALWAYS, names=TEXTS)
+async def set_plugins(control: Control, names: list[str]) -> Any:
+    """Opens the ports of the plugins that are enabled now, where the configuration gives none, and closes those of the
+    others. The caller has written the list to its file, from which the next start has it."""
+    enabled, server = plugins.with_needed(names), control.server
+    fields: dict[str, tuple[Listener, ...]] = {}
+    for name, port in plugins.PORTS.items():
+        configured: tuple[Listener, ...] = getattr(server.configured, port.field)
+        open_now: tuple[Listener, ...] = getattr(server.settings, port.field)
+        usual = Listener("", port.number)
+        if name in enabled and not open_now:
+            fields[port.field] = configured or (usual,)
+        elif name not in enabled and open_now == (usual,):  # Else the configuration, not the list, has it opened.
+            fields[port.field] = ()
+    if fields:
+        before = server.settings
+        server.change_settings(dataclasses.replace(before, **fields))  # type: ignore[arg-type]
+        try:
+            await server.listeners.follow_settings()
+        except StartFailed as error:
+            # Else a node that is paused later would wait for this port before it opens any for clients again.
+            server.change_settings(before)
+            await server.listeners.follow_settings()
+            raise Refused(UNAVAILABLE, str(error)) from None
+        logger.info("plugins were set to %s by leveretctl", ", ".join(enabled) or "none")
+    return {"enabled": list(enabled)}
 
 
 # -- Alarms --------------------------------------------------------------------------------------------------------

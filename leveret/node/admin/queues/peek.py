@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import codecs
+import hashlib
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,7 @@ from leveret.storage.format.queue_block import REDELIVERED
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from leveret.broker.delivery.batch import Span
+    from leveret.broker.delivery.batch import Batch, Span
     from leveret.metadata.model.records import QueueSpec
     from leveret.node.admin.dispatch import Control
     from leveret.storage.format.queue_block import Run
@@ -103,7 +104,7 @@ async def _read(control: Control, queue: Queue, gap: Gap, place: int, count: int
         first = following
 
 
-def _contents(run: Run, at: int) -> tuple[Properties, bytes, str, str]:
+def _contents(run: Batch | Run, at: int) -> tuple[Properties, bytes, str, str]:
     """Returns properties, body, exchange and routing key."""
     header, body = split(run.contents[at])
     key = run.keys[at]
@@ -158,11 +159,20 @@ async def local_peek_many(control: Control, vhost: str, name: str, position: int
             runs = [(entry.batch, entry.lo + at) for at in range(place, min(place + wanted, entry.count))]
         if not runs:
             break
-        found += (_message(run, at, position + len(found) + more, bytes_max) for more, (run, at) in enumerate(runs))
+        following = position + len(found)
+        found += (shown_message(run, at, following + more, bytes_max) for more, (run, at) in enumerate(runs))
     return {"ready": ready, "messages": found}
 
 
-def _message(run: Run, at: int, position: int, bytes_max: int) -> dict[str, Any]:
+def fingerprint(run: Batch | Run, at: int) -> str:
+    """Returns a hash of a message's exchange, routing key and contents."""
+    digest = hashlib.blake2b(run.keys[at], digest_size=12)
+    digest.update(run.contents[at])
+    return digest.hexdigest()
+
+
+def shown_message(run: Batch | Run, at: int, position: int, bytes_max: int) -> dict[str, Any]:
+    """Returns a message in the form of the HTTP API, with so much of its body at most."""
     properties, body, exchange, routing_key = _contents(run, at)
     shown = {one.name: getattr(properties, one.name) for one in fields(Properties) if one.name != "headers"}
     told: dict[str, Any] = {name: value for name, value in shown.items() if value is not None}
@@ -177,6 +187,8 @@ def _message(run: Run, at: int, position: int, bytes_max: int) -> dict[str, Any]
         payload, encoding = base64.b64encode(part).decode("ascii"), "base64"
     return {
         "position": position,
+        "number": run.first + at,
+        "id": fingerprint(run, at),
         "exchange": exchange,
         "routing_key": routing_key,
         "redelivered": bool(run.kinds[at] & REDELIVERED),

@@ -102,8 +102,12 @@ def _row(one: Assignment, value: Json, known: dict[str, Any] | None, is_silent: 
         row |= {key: known[key] for key in ("src_uri", "dest_uri") if known[key]}
     elif is_silent:
         row["reason"] = f"node {one.node} does not answer"
-    elif not one.node and not one.paused:
-        row["reason"] = "waits for a node that can run it"
+    elif one.paused:
+        row["reason"] = "it was paused, until it is resumed"
+    elif not one.node:
+        row["reason"] = "it waits for a node that can run it"
+    else:
+        row["reason"] = f"node {one.node} is about to run it"
     return row
 
 
@@ -139,16 +143,36 @@ async def delete_shovel(control: Control, vhost: str, name: str) -> None:
 
 
 @COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT)
+async def halt_shovel(control: Control, vhost: str, name: str) -> None:
+    """Stops the worker of this node, and notes in the metadata how many messages it has moved."""
+    await control.server.node.shovels.halt(WorkKey(SHOVEL, vhost, name))
+
+
+async def _halt(control: Control, key: WorkKey) -> None:
+    """Have the node that runs a shovel note how far it is, if it answers."""
+    try:
+        await control.at(
+            control.node.metadata.assignments[key].node, "halt_shovel", {"vhost": key.vhost, "name": key.name}
+        )
+    except (NoAnswer, Refused):
+        return  # Then the next worker goes on with the last report.
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT)
 async def restart_shovel(control: Control, vhost: str, name: str) -> None:
     key = _key(control, vhost, name)
     if control.node.metadata.assignments[key].paused:
         raise Refused(UNAVAILABLE, f"Shovel '{name}' in vhost '{vhost}' is paused. See: leveretctl resume_shovel")
+    await _halt(control, key)
     await control.change(RestartWork(*key))
 
 
 @COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT, paused=FLAG)
 async def pause_shovel(control: Control, vhost: str, name: str, paused: bool) -> None:
-    await control.change(PauseWork(*_key(control, vhost, name), paused))
+    key = _key(control, vhost, name)
+    if paused:
+        await _halt(control, key)
+    await control.change(PauseWork(*key, paused))
 
 
 # -- Moving messages once ------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ EXCHANGE_TYPES: Final = (
     ("topic", "AMQP topic exchange, as per the AMQP specification"),
     ("x-consistent-hash", "Consistent Hashing Exchange"),
     ("x-delayed-message", "Delayed Message Exchange."),
+    ("x-federation-upstream", "Federation upstream helper exchange"),
     ("x-random", "Random exchange"),
 )
 MECHANISMS: Final = {

@@ -105,11 +105,12 @@ def _connections(control: Control, numbers: list[int]) -> Iterator[ClientConnect
     return (one for one in list(control.node.broker.connections) if one.number in wanted)
 
 
-@COMMANDS.add(RUNNING, after=NUMBER)
-async def local_client_names(control: Control, after: int) -> Any:
-    """Returns the connections of this node, for filters: number, name, user, vhost, channels' numbers."""
+@COMMANDS.add(RUNNING, after=NUMBER, protocol=TEXT.or_none())
+async def local_client_names(control: Control, after: int, protocol: str | None) -> Any:
+    """Returns the connections of this node, for filters: number, name, user, vhost, channels' numbers. `protocol`: only
+    those whose protocol contains it, in lower case."""
     slices, found = TimeSlices(), []
-    there = list(control.node.broker.connections)
+    there = [one for one in control.node.broker.connections if protocol is None or protocol in one.protocol.lower()]
     for one in islice(there, after, after + FIGURES_MAX):
         vhost = "" if one.vhost is None else one.vhost.name
         found.append([one.number, str(one.peer), one.user, vhost, list(one.channels)[:65_535]])

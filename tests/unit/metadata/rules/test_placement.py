@@ -200,3 +200,45 @@ def test_a_move_is_of_a_queue_and_not_of_its_name() -> None:
     metadata.apply(DeleteQueue("/", "q"))
     metadata.apply(DeclareQueue("/", "q", node="a"))
     assert moving_to(metadata, metadata.queues["/", "q"]) is None
+
+
+# Two machines with two processes each, and a node that is a machine by itself.
+PROCESSES = {"a": "m1", "b": "m1", "c": "m2", "d": "m2"}
+
+
+def ring_of_machines(
+    mode: str, params: Json = None, kept: str = "a", running: str = "abcde", master: str = "a"
+) -> str | None:
+    definition: dict[str, Json] = {"ha-mode": mode, "ha-params": params}
+    labels = {name: {"machine": machine} for name, machine in PROCESSES.items()}
+    loads = {"a": 5, "b": 3, "c": 4, "d": 2, "e": 9}
+    found = wanted_ring(definition, master, tuple(kept), "abcde", tuple(running), loads, labels)
+    return None if found is None else "".join(found)
+
+
+def test_no_two_copies_are_on_one_machine() -> None:
+    assert ring_of_machines("all") == "ade"
+    assert ring_of_machines("exactly", 2) == "ad"
+    assert ring_of_machines("exactly", 5) == "ade"
+    assert ring_of_machines("quorum", 3) == "ade"
+
+
+def test_copies_stay_where_they_are_among_the_processes_of_a_machine() -> None:
+    assert ring_of_machines("all", kept="ac") == "ace"
+    assert ring_of_machines("all", kept="ac", running="abde") == "ace"  # It comes back with what it has.
+    assert ring_of_machines("exactly", 2, kept="ac") == "ac"
+    assert ring_of_machines("exactly", 2, kept="ac", running="abde") == "ad"
+
+
+def test_a_second_copy_on_a_machine_is_given_up() -> None:
+    """A cluster may have had them there before its nodes were known to share a machine; the master's stays."""
+    assert ring_of_machines("all", kept="bac", master="a") == "ace"
+    assert ring_of_machines("exactly", 3, kept="abc", master="b") == "bce"
+    assert ring_of_machines("nodes", ["a", "b"], kept="ab") == "ab"  # Who names both, gets both.
+
+
+def test_one_machine_has_one_copy() -> None:
+    labels = {name: {"machine": "m"} for name in NODES}
+    for mode, params in (("all", None), ("exactly", 3), ("quorum", 3)):
+        definition: dict[str, Json] = {"ha-mode": mode, "ha-params": params}
+        assert wanted_ring(definition, "b", ("b",), NODES, NODES, {}, labels) == ("b",)

@@ -57,7 +57,18 @@ def test_what_a_policy_may_apply_to(apply_to: str) -> None:
             {"message-ttl": 1, "nonsense": 1, "other": 2},
             '[{<<"nonsense">>,1},{<<"other">>,2}] are not recognised policy settings',
         ),
-        ({"federation-upstream": "x"}, '[{<<"federation-upstream">>,<<"x">>}] are not recognised policy settings'),
+        ({"federation-upstream": 1}, "1 is not a valid federation upstream name"),
+        ({"federation-upstream-set": 1}, "1 is not a valid federation upstream set name"),
+        ({"federation-upstream-pattern": 1}, "1 is not a valid federation upstream pattern name"),
+        (
+            {"federation-upstream": "x", "federation-upstream-set": "all"},
+            "cannot specify federation-upstream, federation-upstream-set or federation-upstream-pattern together",
+        ),
+        (
+            {"federation-upstream-pattern": "("},
+            "could not compile pattern ( to a regular expression. Error: missing ), unterminated subpattern at "
+            "position 0",
+        ),
         ({"message-ttl": "x"}, '<<"x">> is not a valid message TTL'),
         ({"message-ttl": -1}, "-1 is not a valid message TTL"),
         ({"message-ttl": -1, "expires": 0, "nonsense": 2}, "0 is not a valid queue expiry"),
