@@ -52,6 +52,8 @@ examples:
 a cluster:
   leveret server --name one@hostA --host 0.0.0.0 --cookie-file /etc/leveret.cookie
   leveret server --name two@hostB --host 0.0.0.0 --cookie-file /etc/leveret.cookie --join hostA:25672
+all cores of a machine, as one service: see docs/scaling.md
+  leveret server --processes 4
 All nodes need the same cookie, a secret in a file that only its owner may read (or LEVERET_COOKIE). --join names the
 cluster port of any member; a node that has data is already a member and ignores it. Alternatively, give every node the
 same list; then they can be started at once, in any order, and form one cluster:
@@ -202,6 +204,10 @@ def run(parsed: argparse.Namespace) -> int:
             from leveret.cli.transfer import transfer
 
             return transfer(parsed)
+        case "names":
+            from leveret.cli.names import names
+
+            return names(parsed.folder, parsed.force)
         case "completion":
             from leveret.cli.completion import script
 
@@ -229,6 +235,7 @@ def build_parser() -> Parser:
     _add_perf(commands)
     _add_transfer(commands)
     commands.add_parser("pipeline", help="run a job of the data pipeline, with Spark", allow_abbrev=False)
+    _add_names(commands)
     _add_completion(commands)
     return parser
 
@@ -255,6 +262,7 @@ def _add_server(commands: argparse._SubParsersAction[Parser]) -> None:
         "--join", metavar="HOST:PORT", action="append", help="cluster port of a node to join; several can be given"
     )
     server.add_argument("--priority", metavar="0..255", help="in elections of the Raft leader; the highest wins (0)")
+    server.add_argument("--processes", metavar="N", help="nodes that share this machine and its ports (1)")
     server.add_argument("--management-port", metavar="PORT", help="port for HTTP, 0 for any, or none (PORT + 10000)")
 
 
@@ -432,6 +440,19 @@ def _add_transfer(commands: argparse._SubParsersAction[Parser]) -> None:
     transfer.add_argument("--to", metavar="URI", required=True, dest="target", help="the target, in the same form")
     transfer.add_argument("--queue", metavar="NAME", action="append", default=[], help="a queue; several can be given")
     transfer.add_argument("--definitions", metavar="FILE", help="move all queues of the source's vhost in this file")
+
+
+def _add_names(commands: argparse._SubParsersAction[Parser]) -> None:
+    names = commands.add_parser(
+        "names",
+        help="make rabbitmq-server, rabbitmqctl and RabbitMQ's other programs, for scripts that call them",
+        description="Makes files in DIR with the names of RabbitMQ's programs, which run Leveret instead:"
+        " rabbitmq-server, rabbitmqctl, rabbitmq-diagnostics, rabbitmq-queues, rabbitmq-streams, rabbitmq-upgrade,"
+        " rabbitmq-plugins and rabbitmqadmin. Example: leveret names ~/leveret-bin",
+        allow_abbrev=False,
+    )
+    names.add_argument("folder", metavar="DIR")
+    names.add_argument("--force", action="store_true", help="replace files that are not Leveret's")
 
 
 def _add_completion(commands: argparse._SubParsersAction[Parser]) -> None:

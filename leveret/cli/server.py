@@ -19,6 +19,7 @@ OPTIONS = {
     "management_port": "management_port",
     "cookie_file": "cookie_file",
     "priority": "cluster.priority",
+    "processes": "processes",
 }
 
 
@@ -34,16 +35,29 @@ def server(parsed: argparse.Namespace, as_witness: bool = False) -> int:
     ]
     if parsed.join:
         given.append(Given("join", ",".join(parsed.join), COMMAND, "--join"))
-    loaded = load_or_report(given, parsed.config)
+    return start(given, parsed.config, as_witness)
+
+
+def start(given: list[Given], config_file: str | None, as_witness: bool = False) -> int:
+    """Runs a node, or a witness, until it stops. Returns the exit code."""
+    loaded = load_or_report(given, config_file)
     if loaded is None:
         return CONFIG
     if as_witness:
         from leveret.node.cluster import witness
 
         return witness.run(loaded.settings)
+    settings = loaded.settings
+    if settings.processes > 1:
+        from leveret.cli import processes
+
+        number = os.environ.get(processes.VARIABLE)
+        if number is None:
+            return processes.supervise(settings)
+        settings = processes.settings_of_child(settings, int(number))
     from leveret.node.server import run
 
-    return run(loaded.settings)
+    return run(settings)
 
 
 def load_or_report(given: list[Given], config_file: str | None) -> Loaded | None:
@@ -54,6 +68,7 @@ def load_or_report(given: list[Given], config_file: str | None) -> Loaded | None
         for problem in error.problems:
             print(f"leveret: {problem}", file=sys.stderr)
         return None
-    for warning in loaded.warnings:
-        print(f"leveret: warning: {warning}", file=sys.stderr)
+    if os.environ.get("LEVERET_PROCESS") is None:  # Else whoever started this process has said it.
+        for warning in loaded.warnings:
+            print(f"leveret: warning: {warning}", file=sys.stderr)
     return loaded

@@ -123,6 +123,8 @@ def _discovery(settings: Settings, value: Discovery | None) -> Pairs:
     yield f"{prefix}.peer_discovery_backend", value.backend
     if value.backend == "dns":
         yield f"{prefix}.dns.hostname", value.hostname
+    if value.kubernetes is not None:
+        yield from ((f"{prefix}.k8s.{name}", str(one)) for name, one in value.kubernetes._asdict().items())
     names = (node.name + (f":{node.port}" if node.port != DEFAULT_CLUSTER_PORT else "") for node in value.nodes)
     yield from _numbered(f"{prefix}.classic_config.nodes", tuple(names))
     yield f"{prefix}.target_cluster_size_hint", str(value.founders)

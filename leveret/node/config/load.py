@@ -1,6 +1,6 @@
 """Reads `Settings` from the command line, the environment and configuration files.
 
-    command line  >  LEVERET_*  >  RABBITMQ_*  >  configuration file  >  default
+    command line  >  LEVERET_*  >  RABBITMQ_*  >  configuration file  >  enabled plugins  >  default
 
 Every source is first turned into `Given`s, one for each value, which remember where they were written. Then all are
 checked by `schema`, also those that a stronger source overrides: a mistake in a file must not stay hidden until a
@@ -28,7 +28,7 @@ from leveret.metadata.rules import partition_handling
 from leveret.metadata.rules.ha_policy import EVERYWHERE, Defaults
 from leveret.metadata.rules.partition_handling import PartitionHandling, Strategy
 from leveret.metadata.rules.policy_validation import policy_error
-from leveret.node.config import schema
+from leveret.node.config import plugins, schema
 from leveret.node.config.management_settings import read_management
 from leveret.node.config.rebalance_settings import read_rebalance
 from leveret.node.config.schema import Fixed, Ignored, NotAllowed, NotSupported, Unsupported, Used
@@ -40,6 +40,7 @@ from leveret.node.config.settings import (
     LOG_CATEGORIES,
     TICK_MS,
     Discovery,
+    KubernetesService,
     ListedNode,
     Listener,
     LogForm,
@@ -53,9 +54,10 @@ from leveret.node.config.web_settings import read_web
 T = TypeVar("T")
 
 # How strong a source is.
-DEFAULT, FILE, RABBITMQ, LEVERET, COMMAND = range(5)
+DEFAULT, PLUGINS, FILE, RABBITMQ, LEVERET, COMMAND = range(6)
 
 CONFIG_BYTES_MAX = 1 << 20
+DEFAULT_SERVICE = "rabbitmq"  # RabbitMQ's default of cluster_formation.k8s.service_name.
 
 
 class Given(NamedTuple):
@@ -86,12 +88,15 @@ def load(given: Iterable[Given], environ: Mapping[str, str], config_file: str | 
     Raises ConfigError with all problems.
     """
     reading = _Reading()
+    environ = reading.with_env_file(environ)
+    reading.service_name = environ.get("K8S_SERVICE_NAME", "")  # As RabbitMQ's plugin and operator call it.
     gathered = list(given)
     gathered += reading.leveret_environment(environ)
     gathered += reading.rabbitmq_environment(environ)
     reading.files = reading.config_files(config_file, environ)
     for path in reading.files:
         gathered += reading.file(path)
+    gathered += reading.plugins(environ)
     reading.judge(gathered)
     reading.stop_if_wrong()
     settings = reading.settings(environ.get("HOME") or os.path.expanduser("~"))
@@ -113,6 +118,7 @@ class _Reading:
         self.warnings: list[str] = []
         self.chosen: dict[str, _Chosen] = {}
         self.files: list[str] = []
+        self.service_name = ""  # In Kubernetes, if the environment says it.
 
     def stop_if_wrong(self) -> None:
         if self.problems:
@@ -183,6 +189,52 @@ class _Reading:
 
             files += sorted(glob.glob(os.path.join(several, "*.conf") if os.path.isdir(several) else several))
         return files
+
+    def with_env_file(self, environ: Mapping[str, str]) -> Mapping[str, str]:
+        """Returns the environment, with what RabbitMQ's `rabbitmq-env.conf` adds to it. RabbitMQ has a shell read that
+        file; here it may only give values to names."""
+        path = environ.get("RABBITMQ_CONF_ENV_FILE")
+        if not path or not os.path.exists(path):  # RabbitMQ does without it, too.
+            return environ
+        import shlex  # Few have such a file.
+
+        try:
+            with open(path, encoding="utf-8") as file:
+                text = file.read(CONFIG_BYTES_MAX)
+        except (OSError, UnicodeDecodeError) as error:
+            self.problems.append(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}")
+            return environ
+        found: dict[str, str] = {}
+        for number, line in enumerate(text.split("\n"), 1):
+            try:
+                words = shlex.split(line, comments=True)
+            except ValueError:
+                words = [""]
+            words = words[1:] if words[:1] == ["export"] else words
+            for word in words:
+                name, equals, value = word.partition("=")
+                if not equals or not re.fullmatch(r"[A-Z_]+", name) or "$" in value or "`" in value:
+                    self.problems.append(f"{path}, line {number}: only NAME=value is read here, not other shell code")
+                    break
+                found[f"RABBITMQ_{name.removeprefix('RABBITMQ_')}"] = value
+        return {**found, **environ}
+
+    def plugins(self, environ: Mapping[str, str]) -> list[Given]:
+        """Returns what the list of enabled plugins says about ports, if there is such a list."""
+        where = plugins.LIST_VARIABLE
+        names: tuple[str, ...] | None = tuple(filter(None, re.split(r"[,\s]+", environ.get(where, "")))) or None
+        if names is None and (path := environ.get(plugins.FILE_VARIABLE)):
+            where = path
+            try:
+                names = plugins.read(path)
+            except (OSError, plugins.BadList) as error:
+                self.problems.append(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}")
+        if names is None:
+            return []
+        for name in names:
+            if name not in plugins.KNOWN:
+                self.warnings.append(f"{where}: {name} has no effect: this broker does not have what it does")
+        return [Given(key, value, PLUGINS, where) for key, value in plugins.ports(names).items()]
 
     def leveret_environment(self, environ: Mapping[str, str]) -> list[Given]:
         found = []
@@ -431,15 +483,20 @@ class _Reading:
         nodes: list[ListedNode] = [node for _, node, _ in self.below(prefix + "classic_config.nodes")]
         hostname: str = self.value(prefix + "dns.hostname", "")
         hint: int | None = self.value(prefix + "target_cluster_size_hint", None)
-        if backend == "dns":
-            if not hostname:
+        if backend != "classic_config":
+            if backend == "dns" and not hostname:
                 self.problems.append("peer_discovery_backend = dns needs cluster_formation.dns.hostname")
             if hint is None:
+                where = "DNS" if backend == "dns" else "Kubernetes"
                 self.problems.append(
-                    "peer_discovery_backend = dns needs cluster_formation.target_cluster_size_hint, the number of nodes"
-                    " that are to found the cluster: two that find only themselves in DNS would found two clusters"
+                    f"peer_discovery_backend = {backend} needs cluster_formation.target_cluster_size_hint, the number"
+                    f" of nodes that are to found the cluster: two that find only themselves in {where} would found two"
+                    " clusters"
                 )
-            return Discovery(backend="dns", hostname=hostname, founders=hint or 1)
+            if backend == "dns":
+                return Discovery(backend="dns", hostname=hostname, founders=hint or 1)
+            service = self._kubernetes()
+            return Discovery(backend="k8s", hostname=service.service_name, kubernetes=service, founders=hint or 1)
         if not nodes:
             return None
         for what in ("name", "address"):
@@ -451,6 +508,13 @@ class _Reading:
                 f"cluster_formation.target_cluster_size_hint = {hint}, but {len(set(nodes))} nodes are listed"
             )
         return Discovery(backend="classic_config", nodes=tuple(dict.fromkeys(nodes)), founders=hint or len(set(nodes)))
+
+    def _kubernetes(self) -> KubernetesService:
+        prefix = "cluster_formation.k8s."
+        service = KubernetesService(self.service_name or DEFAULT_SERVICE)
+        return service._replace(
+            **{name: self.value(prefix + name, getattr(service, name)) for name in KubernetesService._fields}
+        )
 
     def _partition_handling(self) -> PartitionHandling:
         key = partition_handling.PARAMETER
@@ -560,6 +624,11 @@ class _Reading:
         nobody = found is None and not joins and "no other node is named"
         idle: dict[str, str | bool] = {
             "cluster_formation.dns.hostname": (not found or found.backend != "dns") and "the backend is not dns",
+            **{
+                key: (not found or found.backend != "k8s") and "the backend is not k8s"
+                for key in schema.USED
+                if key.startswith("cluster_formation.k8s.")
+            },
             "cluster_formation.target_cluster_size_hint": found is None and "no other node is named",
             "cluster_formation.discovery_retry_limit": nobody,
             "cluster_formation.discovery_retry_interval": nobody,
@@ -623,11 +692,8 @@ _RABBITMQ_KEYS = {
 # RabbitMQ's own variables without a meaning here. Others that begin with RABBITMQ_ are somebody else's.
 _RABBITMQ_IGNORED = frozenset(
     {
-        "CONF_ENV_FILE",
         "CONSOLE_LOG",
         "CTL_ERL_ARGS",
-        "ENABLED_PLUGINS",
-        "ENABLED_PLUGINS_FILE",
         "FEATURE_FLAGS",
         "FEATURE_FLAGS_FILE",
         "NAME_TYPE",
@@ -646,8 +712,9 @@ _RABBITMQ_IGNORED = frozenset(
 
 _SETTABLE = (*schema.USED, *schema.FIXED)
 _VARIABLES = {"LEVERET_" + re.sub(r"[.-]", "_", key).upper(): key for key in _SETTABLE}
-# Those that give no setting: which file to read, and where running nodes leave word for leveretctl.
-_OTHER_VARIABLES = ("LEVERET_CONFIG", "LEVERET_RUNTIME_DIR")
+# Those that give no setting: which file to read, where running nodes leave word for leveretctl, and which of the
+# machine's processes this is.
+_OTHER_VARIABLES = ("LEVERET_CONFIG", "LEVERET_RUNTIME_DIR", "LEVERET_PROCESS")
 _KEYS = tuple(key.replace("$", "NAME") for key in schema.RULES)
 
 

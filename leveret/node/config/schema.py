@@ -331,11 +331,13 @@ def seconds_as_ms(low_ms: int, high_ms: int) -> Callable[[str], int]:
 def discovery_backend(text: str) -> str:
     """Parses a backend of peer discovery, which RabbitMQ knows by a short name and by its module's."""
     short = text.removeprefix("rabbit_peer_discovery_")
-    if short in ("classic_config", "dns"):
+    if short == "kubernetes":
+        return "k8s"
+    if short in ("classic_config", "dns", "k8s"):
         return short
-    if short in ("aws", "consul", "etcd", "etcdv3", "k8s"):
-        raise NotSupported("here: classic_config, a list of nodes, and dns")
-    raise NotAllowed("one of classic_config, dns")
+    if short in ("aws", "consul", "etcd", "etcdv3"):
+        raise NotSupported("here: classic_config, a list of nodes, dns, and k8s")
+    raise NotAllowed("one of classic_config, dns, k8s")
 
 
 def disc_node(text: str) -> str:
@@ -403,6 +405,7 @@ USED: dict[str, Used] = {
     # Ours
     "node_name": Used(node_name, "node_name"),
     "data_dir": Used(folder, "data_dir"),
+    "processes": Used(whole(1, 64), "processes"),
     "host": Used(host),
     "port": Used(port),
     "fsync": Used(one_of("always", "interval", "never"), "fsync"),
@@ -463,6 +466,13 @@ USED: dict[str, Used] = {
     "cluster_formation.peer_discovery_backend": Used(discovery_backend),
     "cluster_formation.classic_config.nodes.$": Used(listed_node, group="cluster_formation.classic_config.nodes"),
     "cluster_formation.dns.hostname": Used(host),
+    "cluster_formation.k8s.service_name": Used(host),
+    "cluster_formation.k8s.scheme": Used(one_of("http", "https")),
+    "cluster_formation.k8s.host": Used(host),
+    "cluster_formation.k8s.port": Used(port),
+    "cluster_formation.k8s.token_path": Used(word),
+    "cluster_formation.k8s.cert_path": Used(word),
+    "cluster_formation.k8s.namespace_path": Used(word),
     "cluster_formation.target_cluster_size_hint": Used(whole(1, 1_000)),
     "cluster_formation.node_type": Used(disc_node),
     "cluster_formation.discovery_retry_limit": Used(whole(1, 10_000_000), "discovery_retry_limit"),
@@ -644,6 +654,7 @@ _TRUE_FALSE = ("true", "false")
 FIXED: dict[str, Fixed] = {
     "auth_backends.$": Fixed(("internal", "rabbit_auth_backend_internal"), ()),
     "management.rates_mode": Fixed(("basic",), ("detailed", "none")),
+    "cluster_formation.node_cleanup.only_log_warning": Fixed(("true",), _TRUE_FALSE),
     "anonymous_login_user": Fixed(("none",), ()),
     "credential_validator.validation_backend": Fixed(("rabbit_credential_validator_accept_everything",), ()),
     "default_queue_type": Fixed(("classic", "rabbit_classic_queue"), ()),
@@ -668,6 +679,8 @@ FIXED: dict[str, Fixed] = {
 _ERLANG = "it tunes the Erlang machine, and this broker runs without one"
 _STORE = "messages are stored in another way here"
 _FOUNDING = "only one node may found the cluster here, so none has to wait for luck or for a lock"
+_NAMES = "nodes are asked at their addresses, and tell their names themselves"
+_CLEANUP = "no node is removed automatically; leveretctl leave_cluster and forget_cluster_node remove one"
 _STATISTICS = "counters are always kept"
 _SOCKET = "it tunes Erlang's socket driver"
 _CATEGORIES = ("federation", "upgrade", "ra", "shovel", "prelaunch", "feature_flags", "ldap", "osiris")
@@ -708,6 +721,11 @@ IGNORED: dict[str, Ignored] = {
     "channel_operation_timeout": Ignored("cluster.operation_timeout says how long a change waits for other nodes"),
     "cluster_keepalive_interval": Ignored("net_ticktime alone says when a node counts as gone"),
     "cluster_formation.randomized_startup_delay_range.*": Ignored(_FOUNDING),
+    "cluster_formation.k8s.address_type": Ignored(_NAMES, one_of("ip", "hostname")),
+    "cluster_formation.k8s.hostname_suffix": Ignored(_NAMES),
+    "cluster_formation.k8s.seed_node": Ignored(_FOUNDING),
+    "cluster_formation.k8s.ordinal_start": Ignored(_FOUNDING),
+    "cluster_formation.node_cleanup.interval": Ignored(_CLEANUP),
     "cluster_formation.lock_retry_limit": Ignored(_FOUNDING),
     "cluster_formation.lock_retry_timeout": Ignored(_FOUNDING),
     "cluster_formation.internal_lock_retries": Ignored(_FOUNDING),
@@ -731,7 +749,7 @@ IGNORED: dict[str, Ignored] = {
 }
 
 _MANAGEMENT = "this part of the management over HTTP"
-_DISCOVERY = "here: cluster_formation.classic_config.nodes.N, and cluster_formation.dns.hostname"
+_DISCOVERY = "here: cluster_formation.classic_config.nodes.N, cluster_formation.dns.hostname, cluster_formation.k8s.*"
 
 UNSUPPORTED: dict[str, Unsupported] = {
     "cluster_formation.*": Unsupported(_DISCOVERY),

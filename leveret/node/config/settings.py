@@ -107,13 +107,26 @@ class ListedNode(NamedTuple):
     port: int
 
 
+class KubernetesService(NamedTuple):
+    """The service that knows the nodes, and how Kubernetes is asked: `cluster_formation.k8s.*`."""
+
+    service_name: str
+    scheme: Literal["http", "https"] = "https"
+    host: str = "kubernetes.default.svc.cluster.local"
+    port: int = 443
+    token_path: str = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    cert_path: str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+    namespace_path: str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Discovery:
     """The peer discovery of a node without data; how it decides is in `leveret.node.cluster.discovery`."""
 
-    backend: Literal["classic_config", "dns"]
+    backend: Literal["classic_config", "dns", "k8s"]
     nodes: tuple[ListedNode, ...] = ()  # of classic_config
-    hostname: str = ""  # of dns
+    hostname: str = ""  # of dns and k8s
+    kubernetes: KubernetesService | None = None  # of k8s
     # So many nodes, this one included, must have answered before one of them founds the cluster.
     founders: int
 
@@ -127,6 +140,7 @@ class Settings:
     data_dir: str
     config_files: tuple[str, ...] = ()  # that were read
     cluster_name: str = DEFAULT_NODE_NAME
+    processes: int = 1  # How many nodes this machine runs as one, which share their ports for clients.
     load_definitions: str | None = None  # A file, or a folder with some, imported at each start.
 
     # Listeners

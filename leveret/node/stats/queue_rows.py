@@ -337,6 +337,12 @@ def queue_figure(control: Control, queue: LocalQueue, path: list[str]) -> Any:
             return len(queue.consumers)
         if name == "memory":
             return queue.memory_bytes + QUEUE_BYTES
+        if name in ("consumer_capacity", "consumer_utilisation"):
+            return capacity(control, queue)
+        if name == "message_bytes":
+            return sizes(control, queue)[name]
+        if name == "state":
+            return status.RUNNING if queue.mirror is None else status.state(queue.mirror)
     if name == "message_stats" and len(path) in (2, 3):
         return _stat(control, queue, path)
     row: Any = queue_row(control, queue, Windows())

@@ -5,9 +5,10 @@ goes through all queues, channels, connections and exchanges, in slices of a mil
 those that have changed since the last time. A sample is a packed row with the number of its interval in front: a
 queue's takes some 150 bytes, and one that does not change takes none.
 
-Everything has a limit. An object has at most `KEPT` samples, ten minutes' worth with intervals of five seconds. All
-objects together have about `SAMPLES_MAX`: the more of them have a history, the shorter each one's may grow, down to the
-two samples that a rate takes. The node as a whole has coarser histories besides, for charts of a day (`STEPS`).
+Everything has a limit. An object has every sample of the last ten minutes (with intervals of five seconds), and fewer
+of those before, for charts of an hour, eight hours and a day: one of each step of `STEPS`. That makes at most `KEPT`
+samples. All objects together have about `SAMPLES_MAX`: the more of them have a history, the shorter each one's may
+grow, down to the two samples that a rate takes. The node as a whole has a list for each step.
 
 Sums over a vhost, over a type of queue and over the node are kept by differences: a new row adds to the sums what it
 has more than the row before. Queues and sessions that ended since the last sample (`Broker.ended`) are added for the
@@ -25,6 +26,7 @@ import logging
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from operator import attrgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -42,9 +44,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret")
 
-KEPT: Final = 122
-SAMPLES_MAX: Final = 200_000
 STEPS: Final = ((1, 122), (12, 62), (120, 50), (360, 49))  # Steps in intervals, and how many samples of each are kept.
+THINNED: Final = tuple((fine * kept, coarse) for (fine, kept), (coarse, _) in pairwise(STEPS))  # By age: the step.
+AGE_MAX: Final = STEPS[-1][0] * STEPS[-1][1]
+KEPT: Final = sum(kept for _, kept in STEPS)
+SAMPLES_MAX: Final = 200_000
+IDLE_EVERY: Final = 12  # Histories of queues that nobody uses are looked through in one interval of so many.
 
 MESSAGES: Final = tuple(WORDS.values())
 QUEUE: Final = (*MESSAGES, "messages_ready", "messages_unacknowledged")
@@ -197,7 +202,9 @@ class StatsHistory:
                 if rows is None or queue.active_ms >= since_ms:
                     self._take_queue(queue, rows, tick)
                 elif len(rows) > 1:
-                    self._forget_old(rows, tick)
+                    self._histories += 1
+                    if tick % IDLE_EVERY == 0:
+                        self._thin(rows, tick)
             if slices.is_over():
                 await slices.rest()
 
@@ -299,15 +306,23 @@ class StatsHistory:
             rows.append(row)
         if len(rows) > 1:
             self._histories += 1
-            if len(rows) > self._kept:
-                del rows[: len(rows) - self._kept]
-            self._forget_old(rows, tick)
+            self._thin(rows, tick)
 
-    def _forget_old(self, rows: Rows, tick: int) -> None:
-        """Deletes rows that are too old, except the newest of them, which has the values from which the rest start."""
-        old = bisect_right(rows, tick - KEPT, key=tick_of) - 1
+    def _thin(self, rows: Rows, tick: int) -> None:
+        """Deletes rows that are too old, except the newest of them, which has the values from which the rest start; and
+        of the rows that are old enough for a coarser step, all but the last of each step."""
+        if len(rows) > self._kept:
+            del rows[: len(rows) - self._kept]
+        if tick_of(rows[0]) > tick - THINNED[0][0]:
+            return
+        old = bisect_right(rows, tick - AGE_MAX, key=tick_of) - 1
         if old > 0:
             del rows[:old]
+        for age, step in THINNED:
+            at = bisect_right(rows, tick - age, key=tick_of) - 1
+            for newer in range(at, max(at - 2 * IDLE_EVERY, 0), -1):  # Those further back were looked at before.
+                if tick_of(rows[newer]) // step == tick_of(rows[newer - 1]) // step:
+                    del rows[newer - 1]
 
 
 def _raise(sums: dict[str, list[int]], name: str, more: list[int]) -> None:
@@ -345,9 +360,12 @@ class ObjectHistory:
         self.rows = rows or []
         self.of_node = of_node
         self._rates: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+        self._chart: tuple[Window, list[tuple[int, tuple[int, ...]]]] | None = None  # The last one that was asked for.
 
     def rate(self, name: str) -> float:
         """Returns the rate of a column per second, over the last interval; 0 for an object that is younger."""
+        if not self.rows or tick_of(self.rows[-1]) < self.samples.tick:
+            return 0.0  # Nothing has changed in it, as in most queues of a long list that is sorted by a rate.
         if self._rates is None:
             tick, nothing = self.samples.tick, (0,) * (1 + len(self.form.names))
             now, before = row_at(self.rows, tick), row_at(self.rows, tick - 1)
@@ -361,17 +379,27 @@ class ObjectHistory:
         shown: dict[str, Any] = {"rate": sum(self.rate(name) for name in names)}
         if wanted is None:
             return shown
-        tick, rows, places = self.samples.tick, self.rows, [1 + self.form.names.index(name) for name in names]
-        if self.of_node:
-            step = next((at for at, (every, kept) in enumerate(STEPS) if every * kept > wanted.age), len(STEPS) - 1)
-            rows = self.samples.whole[step]
-        found, interval_ms = [], self.samples.interval_ms
-        for at in range(tick, tick - wanted.age - 1, -wanted.step):
-            row = row_at(rows, at)
-            values = (0,) * (1 + len(self.form.names)) if row is None else self.form.unpack(row)
-            found.append({"sample": sum(values[place] for place in places), "timestamp": at * interval_ms})
+        places = [1 + self.form.names.index(name) for name in names]
+        found = [
+            {"sample": sum(values[place] for place in places), "timestamp": timestamp}
+            for timestamp, values in self._points(wanted)
+        ]
         shown["samples"] = found
         span_s = (found[0]["timestamp"] - found[-1]["timestamp"]) / 1000
         shown["avg_rate"] = (found[0]["sample"] - found[-1]["sample"]) / span_s if span_s else 0.0
         shown["avg"] = sum(one["sample"] for one in found) / len(found)
         return shown
+
+    def _points(self, wanted: Window) -> list[tuple[int, tuple[int, ...]]]:
+        """Returns times and values of all columns at the points of a chart, the newest first."""
+        if self._chart is None or self._chart[0] != wanted:
+            rows, samples = self.rows, self.samples
+            if self.of_node:
+                step = next((at for at, (every, kept) in enumerate(STEPS) if every * kept > wanted.age), len(STEPS) - 1)
+                rows = samples.whole[step]
+            nothing, found = (0,) * (1 + len(self.form.names)), []
+            for at in range(samples.tick, samples.tick - wanted.age - 1, -wanted.step):
+                row = row_at(rows, at)
+                found.append((at * samples.interval_ms, nothing if row is None else self.form.unpack(row)))
+            self._chart = wanted, found
+        return self._chart[1]

@@ -501,7 +501,7 @@ def test_what_has_no_effect_is_warned_about(conf: Configuration, line: str) -> N
 @pytest.mark.parametrize(
     "line",
     [
-        "cluster_formation.peer_discovery_backend = rabbit_peer_discovery_k8s",
+        "cluster_formation.peer_discovery_backend = rabbit_peer_discovery_aws",
         "cluster_formation.peer_discovery_backend = etcd",
         "cluster_formation.consul.host = consul",
         "cluster_formation.node_type = ram",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +14,17 @@ from leveret.base.counters import ExchangeCounters, MessageCounters, NodeCounter
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.records import QueueSpec
 from leveret.node.stats import stats_history as s
-from leveret.node.stats.stats_history import KEPT, ObjectHistory, StatsHistory, Window, row_at, tick_of
+from leveret.node.stats.stats_history import (
+    AGE_MAX,
+    IDLE_EVERY,
+    KEPT,
+    STEPS,
+    ObjectHistory,
+    StatsHistory,
+    Window,
+    row_at,
+    tick_of,
+)
 from leveret.node.system import time_slices
 from tests.unit.broker.queue.test_queue import Host
 
@@ -141,10 +152,33 @@ def test_old_samples_go(world: World) -> None:
     for number in range(5):
         queue.totals.published = number
         world.sample(queue)
-    world.tick += KEPT + 3
+    world.tick = (world.tick + AGE_MAX + IDLE_EVERY) // IDLE_EVERY * IDLE_EVERY
     world.sample()
     assert len(world.samples.queues[queue]) == 1
     assert world.past(queue).details(("publish",), Window(2, 1))["samples"][-1]["sample"] == 4
+
+
+@pytest.mark.parametrize("every", [1, 40])  # Intervals between two uses of the queue.
+async def test_a_chart_of_a_day_has_fewer_samples_of_long_ago(world: World, every: int) -> None:
+    queue = world.queue(1)
+    for number in range(AGE_MAX + 500):
+        world.broker.now_ms += 5_000
+        if number % every == 0:
+            queue.totals.published += 1
+            queue.active_ms = world.broker.now_ms
+        await world.samples.take(number + 100)
+    rows = world.samples.queues[queue]
+    assert len(rows) <= KEPT
+    now = world.samples.tick
+    if every == 1:
+        recent = [tick_of(row) for row in rows if tick_of(row) > now - STEPS[0][1]]
+        assert recent == list(range(recent[0], now + 1))
+    for step, kept in STEPS:
+        found = world.past(queue).details(("publish",), Window(step * (kept - 2), step))["samples"]
+        assert found[-1]["sample"] > 0
+        for newer, older in pairwise(found):
+            # A point is at most a step older than it says, and each has what was counted in about one step.
+            assert abs(newer["sample"] - older["sample"] - step / every) <= step / every + 1
 
 
 def test_sums_keep_what_has_ended(world: World) -> None:

@@ -1,0 +1,308 @@
+"""`leveret server --processes N`: N nodes on one machine that are run as one thing, to use all its cores.
+
+A node has one event loop, and so one core. The simplest way to use more is what is there already: more nodes. What has
+to be added is that people see one thing, and that the cluster knows that these nodes share a machine.
+
+*One thing.* This process starts the others, each a `leveret server` of its own, and does nothing else: it holds no
+socket of a client and no message. All nodes listen at the same ports for AMQP, MQTT, STOMP and HTTP (SO_REUSEPORT): the
+kernel gives each new connection to one of them, by a hash of the client's address, so that connections spread evenly
+where there are many. A node that is drained, paused or stopped closes its listeners, and the kernel gives its share to
+the others. The log on the console is one, since all have the same stderr; the service manager is told that the service
+is ready when all nodes are. What stops one node for good (`leveretctl stop`, a configuration that is wrong) stops all;
+one that crashes is started again. If this process is killed, the others stop.
+
+*Names.* The first node has the name, the data folder and the cluster port of the configuration, so that a single node
+can get more processes, and a machine with several can go back to one after the others have left. The others are
+`NAME-2@HOST` and so on, with folders beside the first one's and the following cluster and Prometheus ports. Each node
+also has an HTTP port of its own, by which other nodes refer clients to it. Memory limits are divided.
+
+*One machine.* All have the label `machine`. No two copies of a queue are on nodes with the same one: see
+`leveret.metadata.rules.placement`. Two copies on one machine would cost twice and be lost together.
+
+*Majority.* Every node has a vote. Of three machines with N processes each, the loss of a machine leaves 2N of 3N votes,
+which is a majority. Of two machines, it leaves half, which is none: two machines with several processes need a witness
+(N + 1 of 2N + 1 are left). On one machine, the loss of a process leaves a majority from three processes on; of two, the
+lock of the dead node's folder proves that it is dead, and the other goes on alone (`leveret.node.cluster.two_nodes`).
+If the whole machine fails, its nodes come back together with what is on their disks, as a single node would.
+
+The first node founds or joins a cluster as the configuration says; the others join the first. If its data is gone while
+others have theirs, it joins them instead of founding a second cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import sys
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from leveret.base.exit_codes import CONFIG, DATA_ERROR, OK, SOFTWARE, UNAVAILABLE, USAGE
+from leveret.node.config.settings import Listener, Settings
+from leveret.node.sockets.cookie import FILE_NAME, BadCookie, find_cookie, inherited
+from leveret.node.system import systemd
+from leveret.node.system.data_folder import METADATA, make_folder
+
+VARIABLE: Final = "LEVERET_PROCESS"  # Tells a child its number.
+OWN_HTTP_OFFSET: Final = 1_000  # From the cluster port to the HTTP port of one node.
+RESTART_S: Final = 1.0
+RESTART_S_MAX: Final = 30.0
+STOP_S: Final = 120.0
+JOIN_RETRY_MS: Final = 100
+# To start again would not help.
+FINAL: Final = (USAGE, DATA_ERROR, CONFIG)
+PR_SET_PDEATHSIG: Final = 1
+EVERYWHERE: Final = ("", "0.0.0.0", "::")
+
+
+# -- Settings of one of them -------------------------------------------------------------------------------------
+
+
+def of_process(settings: Settings, number: int, with_data: tuple[int, ...] = ()) -> Settings:
+    """Returns the settings of one node, counted from 1. `with_data`: the nodes that belong to a cluster already."""
+    count, machine = settings.processes, settings.node_name.partition("@")[2]
+    cluster = settings.cluster_listener._replace(port=_port(settings, number))
+    own = Listener(cluster.host, cluster.port + OWN_HTTP_OFFSET)
+    common = replace(
+        settings,
+        cluster_listener=cluster,
+        node_labels=MappingProxyType({"machine": machine, **settings.node_labels}),
+        # The one that others are told of comes first.
+        management_listeners=(own, *settings.management_listeners) if settings.management_listeners else (),
+        management_tls_listeners=(
+            (own, *settings.management_tls_listeners)
+            if settings.management_tls_listeners and not settings.management_listeners
+            else settings.management_tls_listeners
+        ),
+        prometheus_listeners=tuple(one._replace(port=one.port + number - 1) for one in settings.prometheus_listeners),
+        memory_watermark_relative=_divided(settings.memory_watermark_relative, count),
+        memory_watermark_absolute=_divided_bytes(settings.memory_watermark_absolute, count),
+        cookie_file=_cookie_file(settings),
+    )
+    if number == 1:
+        if 1 in with_data or not with_data or settings.join:
+            return common
+        return replace(common, join=tuple(_address(settings, one) for one in with_data))
+    return replace(
+        common,
+        node_name=node_name(settings, number),
+        data_dir=data_dir(settings, number),
+        join=(_address(settings, 1),),
+        discovery=None,
+        discovery_retry_interval_ms=JOIN_RETRY_MS,
+        discovery_retry_limit=settings.discovery_retry_limit
+        * max(1, settings.discovery_retry_interval_ms // JOIN_RETRY_MS),
+        load_definitions=None,  # Once is enough.
+        log_file=None if settings.log_file is None else _numbered(settings.log_file, number),
+    )
+
+
+def node_name(settings: Settings, number: int) -> str:
+    name, _, host = settings.node_name.partition("@")
+    return settings.node_name if number == 1 else f"{name}-{number}@{host}"
+
+
+def data_dir(settings: Settings, number: int) -> str:
+    """Returns the folder of a node: beside that of the first, and named after the node if that one is."""
+    if number == 1:
+        return settings.data_dir
+    folder, last = os.path.split(settings.data_dir)
+    is_named = last == settings.node_name
+    return os.path.join(folder, node_name(settings, number)) if is_named else f"{settings.data_dir}-{number}"
+
+
+def problem(settings: Settings) -> str | None:
+    """Returns why these settings are not for several processes; None if they are."""
+    shared = (
+        *settings.tcp_listeners, *settings.ssl_listeners, *settings.mqtt_listeners, *settings.mqtt_tls_listeners,
+        *settings.stomp_listeners, *settings.stomp_tls_listeners, *settings.web_mqtt_listeners,
+        *settings.web_mqtt_tls_listeners, *settings.web_stomp_listeners, *settings.web_stomp_tls_listeners,
+        *settings.management_listeners, *settings.management_tls_listeners, settings.cluster_listener,
+    )  # fmt: skip
+    if any(one.port == 0 for one in shared):
+        return "several processes share their ports, so that none of them can be 0, any free one"
+    if _port(settings, settings.processes) + OWN_HTTP_OFFSET > 65_535:
+        return f"there are no {settings.processes} ports from {settings.cluster_listener.port} on"
+    for one in (*shared[:-1],):
+        if not _is_free(one):
+            return f"cannot listen at {one}: another process does. Choose another address with --host and --port"
+    return None
+
+
+def _is_free(listener: Listener) -> bool:
+    """Tells whether nobody listens at an address, also nobody who would share it."""
+    host = listener.host or "0.0.0.0"
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((host, listener.port))
+            one.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def _port(settings: Settings, number: int) -> int:
+    return settings.cluster_listener.port + number - 1
+
+
+def _address(settings: Settings, number: int) -> tuple[str, int]:
+    return settings.cluster_host, _port(settings, number)
+
+
+def _cookie_file(settings: Settings) -> str | None:
+    if settings.cookie_file is not None or settings.cookie is not None:
+        return settings.cookie_file
+    return inherited(settings.data_dir, os.path.expanduser("~")) or os.path.join(settings.data_dir, FILE_NAME)
+
+
+def _divided(value: float | None, count: int) -> float | None:
+    return None if value is None else value / count
+
+
+def _divided_bytes(value: int | None, count: int) -> int | None:
+    return None if value is None else value // count
+
+
+def _numbered(path: str, number: int) -> str:
+    root, ending = os.path.splitext(path)
+    return f"{root}-{number}{ending}"
+
+
+# -- Running them ------------------------------------------------------------------------------------------------
+
+
+def settings_of_child(settings: Settings, number: int) -> Settings:
+    numbers = range(1, settings.processes + 1)
+    with_data = tuple(one for one in numbers if os.path.isdir(os.path.join(data_dir(settings, one), METADATA)))
+    return of_process(settings, number, with_data)
+
+
+def supervise(settings: Settings) -> int:
+    """Runs all nodes until they stop. Returns the exit code."""
+    wrong = problem(settings) or make_folder(settings.data_dir)
+    if wrong is not None:
+        print(f"leveret: {wrong}", file=sys.stderr)
+        return UNAVAILABLE
+    try:
+        if _cookie_file(settings) == os.path.join(settings.data_dir, FILE_NAME):
+            find_cookie(settings.data_dir)  # Made now, by one, instead of by each.
+    except BadCookie as error:
+        print(f"leveret: {error}", file=sys.stderr)
+        return CONFIG
+    return asyncio.run(Supervisor(settings).run())
+
+
+class Child:
+    """One node's process."""
+
+    def __init__(self, settings: Settings, number: int) -> None:
+        self.name = node_name(settings, number)
+        self.number = number
+        self.process: asyncio.subprocess.Process | None = None
+        self.ready = ""  # The line in which it told its ports.
+        self.crashes = 0  # Since it was ready last.
+
+    async def spawn(self) -> None:
+        environ = {key: value for key, value in os.environ.items() if key != systemd.VARIABLE}
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *sys.orig_argv[1:],
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            env=environ | {VARIABLE: str(self.number)},
+            preexec_fn=_end_with_parent,
+        )
+
+    async def follow(self, on_ready: asyncio.Event) -> int:
+        """Waits until the process ends, and returns its exit code."""
+        assert self.process is not None and self.process.stdout is not None
+        async for line in self.process.stdout:
+            if line.startswith(b"ready"):
+                self.ready = line.decode(errors="replace").strip()
+                self.crashes = 0
+                on_ready.set()
+        return await self.process.wait()
+
+    def send(self, number: signal.Signals) -> None:
+        if self.process is not None and self.process.returncode is None:
+            self.process.send_signal(number)
+
+
+def _end_with_parent() -> None:
+    """Has the kernel stop a child whose parent has died, where it can."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Supervisor:
+    """Starts the nodes, starts those again that crash, and stops all together."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.children = [Child(settings, number) for number in range(1, settings.processes + 1)]
+        self.changed = asyncio.Event()  # A node has become ready.
+        self.stopped = asyncio.Event()
+        self.killing = False
+        self.code = OK
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
+        greeter = loop.create_task(self._greet())
+        try:
+            await asyncio.gather(*(self._attend(child) for child in self.children))
+        finally:
+            greeter.cancel()
+        return self.code
+
+    def stop(self) -> None:
+        """Asks all to stop; asked a second time, or after a long while, kills them."""
+        self.killing = self.stopped.is_set()
+        if not self.killing:
+            systemd.tell("STOPPING=1")
+            asyncio.get_running_loop().call_later(STOP_S, self.stop)
+        self.stopped.set()
+        for child in self.children:
+            child.send(signal.SIGKILL if self.killing else signal.SIGTERM)
+
+    def _on_hangup(self) -> None:
+        for child in self.children:
+            child.send(signal.SIGHUP)
+
+    async def _attend(self, child: Child) -> None:
+        while not self.stopped.is_set():
+            await child.spawn()
+            code = await child.follow(self.changed)
+            if self.stopped.is_set():
+                break
+            if code == OK or code in FINAL or not self._have_all_been_ready:
+                # Stopped by an operator, or for good.
+                self.code = code if code >= 0 else SOFTWARE
+                self.stop()
+                break
+            child.crashes += 1
+            pause_s = min(RESTART_S * 2 ** (child.crashes - 1), RESTART_S_MAX)
+            how = f"ended with code {code}" if code > 0 else f"was killed by signal {-code}"
+            print(f"leveret: {child.name} {how}; it is started again in {pause_s:g} s", file=sys.stderr, flush=True)
+            try:
+                await asyncio.wait_for(self.stopped.wait(), pause_s)
+            except TimeoutError:
+                pass
+
+    @property
+    def _have_all_been_ready(self) -> bool:
+        return all(child.ready for child in self.children)
+
+    async def _greet(self) -> None:
+        while not self._have_all_been_ready:
+            self.changed.clear()
+            await self.changed.wait()
+        shared = self.children[0].ready.removeprefix("ready ")
+        print(f"ready processes={len(self.children)} {shared}", flush=True)
+        systemd.tell("READY=1")

@@ -1,0 +1,79 @@
+"""Several nodes of one machine: the settings of each."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from leveret.cli import processes
+from leveret.cli.processes import of_process, problem
+from leveret.node.config.load import load
+from leveret.node.config.settings import Listener, Settings
+from leveret.node.system.data_folder import METADATA
+
+
+def settings_of(tmp_path: Path, text: str = "", **environ: str) -> Settings:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"processes = 3\nnode_name = rabbit@burrow\nlisteners.tcp.default = 5672\n{text}")
+    return load([], {"HOME": str(tmp_path), **environ}, str(conf)).settings
+
+
+def test_the_first_is_the_node_that_it_was(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    first = of_process(settings, 1)
+    assert (first.node_name, first.data_dir) == (settings.node_name, settings.data_dir)
+    assert first.cluster_listener == settings.cluster_listener and first.join == settings.join
+
+
+def test_others_have_names_folders_and_ports_of_their_own(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, "log.file = broker.log\n")
+    found = [of_process(settings, number) for number in (1, 2, 3)]
+    assert [one.node_name for one in found] == ["rabbit@burrow", "rabbit-2@burrow", "rabbit-3@burrow"]
+    assert [Path(one.data_dir).name for one in found] == [one.node_name for one in found]
+    assert [one.cluster_listener.port for one in found] == [25_672, 25_673, 25_674]
+    assert [one.prometheus_listeners[0].port for one in found] == [15_692, 15_693, 15_694]
+    assert len({one.log_file for one in found}) == 3
+    assert [one.join for one in found] == [(), (("burrow", 25_672),), (("burrow", 25_672),)]
+
+
+def test_they_share_the_ports_of_clients_and_one_cookie(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, "mqtt.listeners.tcp.1 = 1883\nmanagement.tcp.port = 15672\n")
+    found = [of_process(settings, number) for number in (1, 2, 3)]
+    for one in found:
+        assert one.tcp_listeners == (Listener("", 5_672),) and one.mqtt_listeners == (Listener("", 1_883),)
+        assert one.management_listeners[-1] == Listener("", 15_672)
+        assert one.cookie_file == f"{settings.data_dir}/cookie"
+        assert one.node_labels["machine"] == "burrow"
+    assert len({one.management_listeners[0] for one in found}) == 3  # By which others refer clients to them.
+
+
+def test_memory_is_divided(tmp_path: Path) -> None:
+    relative = of_process(settings_of(tmp_path, "vm_memory_high_watermark.relative = 0.6\n"), 2)
+    assert relative.memory_watermark_relative == pytest.approx(0.2)
+    absolute = of_process(settings_of(tmp_path, "vm_memory_high_watermark.absolute = 300\n"), 2)
+    assert (absolute.memory_watermark_relative, absolute.memory_watermark_absolute) == (None, 100)
+
+
+def test_a_folder_of_another_name_has_others_beside_it(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, f"data_dir = {tmp_path}/data\n")
+    assert of_process(settings, 3).data_dir == f"{tmp_path}/data-3"
+
+
+def test_the_first_joins_the_others_if_only_its_data_is_gone(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    assert of_process(settings, 1, (1, 2, 3)).join == of_process(settings, 1, ()).join == ()
+    assert of_process(settings, 1, (2, 3)).join == (("burrow", 25_673), ("burrow", 25_674))
+    for number in (2, 3):
+        folder = Path(processes.data_dir(settings, number)) / METADATA
+        folder.mkdir(parents=True)
+    assert len(processes.settings_of_child(settings, 1).join) == 2
+
+
+def test_what_cannot_be_shared_is_refused(tmp_path: Path) -> None:
+    assert "0, any free one" in (problem(settings_of(tmp_path, "", LEVERET_PORT="0")) or "")
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as other:
+        port = other.getsockname()[1]
+        environ = {"LEVERET_PORT": str(port), "LEVERET_MANAGEMENT_PORT": "none", "LEVERET_CLUSTER_PORT": "20000"}
+        assert "another process does" in (problem(settings_of(tmp_path, "", **environ)) or "")
