@@ -19,6 +19,8 @@ from leveret.management.api.changes.policies import PolicyHandlers
 from leveret.management.api.changes.users import UserHandlers
 from leveret.management.api.changes.vhosts import VhostHandlers
 from leveret.management.api.common.listing import Listing
+from leveret.management.api.extensions.cluster_views import ClusterViewHandlers
+from leveret.management.api.extensions.federation import FederationHandlers
 from leveret.management.api.extensions.jobs import JobHandlers
 from leveret.management.api.extensions.mirror_rings import RingHandlers
 from leveret.management.api.extensions.mqtt_state import MqttStateHandlers
@@ -96,9 +98,11 @@ class Management:
             kind(self).add_to(self.router)
         RingHandlers(self).add_to(self.router)
         ShovelHandlers(self).add_to(self.router)
+        FederationHandlers(self).add_to(self.router)
         SpoolHandlers(self).add_to(self.router)
         MqttStateHandlers(self).add_to(self.router)
         PageQueryHandlers(self).add_to(self.router)
+        ClusterViewHandlers(self).add_to(self.router)
         JobHandlers(self).add_to(self.router)
         self.page = PageHandlers(settings.management_prefix)
         self.page.add_to(self.router)

@@ -15,7 +15,8 @@ def paused_text(node: Node) -> str:
     waiting = node.cluster.two_nodes.waiting_for()
     if waiting is None or waiting["command"] is None:
         return text
-    return f"{text}. It waits for {', '.join(waiting['nodes'])}; to go on without it: {waiting['command']}"
+    names = ", ".join(waiting["nodes"])
+    return f"{text}. It waits for {names}; to go on without it: {waiting['command']} ({waiting['cost']})"
 
 
 def check_serving(node: Node) -> None:

@@ -95,11 +95,14 @@ export function path(...words) {
 }
 
 export const get = (where, query, signal) => call("GET", where, { query, signal });
+// The answer as it is: a file for people, or numbers that are too large for JavaScript.
+export const text = (where, patience) => call("GET", where, { patience, isText: true });
 export const put = (where, body = {}) => call("PUT", where, { body });
 export const post = (where, body = {}, patience = PATIENCE_MS) => call("POST", where, { body, patience });
 export const del = (where, query) => call("DELETE", where, { query });
 
-async function call(method, where, { query, body, signal, patience = PATIENCE_MS }) {
+// A body is sent as JSON; a file as it is.
+async function call(method, where, { query, body, signal, patience = PATIENCE_MS, isText = false }) {
   const url = new URL(`api/${where}`, document.baseURI.split("#")[0]);
   for (const [name, value] of Object.entries(query ?? {})) {
     for (const one of Array.isArray(value) ? value : [value]) {
@@ -114,7 +117,7 @@ async function call(method, where, { query, body, signal, patience = PATIENCE_MS
     response = await fetch(url, {
       method,
       headers,
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: body === undefined || body instanceof Blob ? body : JSON.stringify(body),
       credentials: "omit",
       cache: "no-store",
       signal: signal ? AbortSignal.any([signal, late]) : late,
@@ -123,15 +126,15 @@ async function call(method, where, { query, body, signal, patience = PATIENCE_MS
     if (signal?.aborted) throw error;
     throw new ApiError(0, late.aborted ? "The node did not answer in time." : "The node cannot be reached.");
   }
-  const text = await response.text();
-  const answer = parse(text);
+  const found = await response.text();
+  const answer = isText && response.ok ? found : parse(found);
   if (!response.ok) throw new ApiError(response.status, reasonOf(response, answer), answer?.error);
   return answer;
 }
 
-function parse(text) {
+function parse(found) {
   try {
-    return text ? JSON.parse(text) : null;
+    return found ? JSON.parse(found) : null;
   } catch {
     return null;
   }

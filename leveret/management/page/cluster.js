@@ -6,7 +6,8 @@ import { h } from "./dom.js";
 import { bytes, duration, number } from "./format.js";
 import { nodesOf, ringsNote, witnessBadge } from "./overview.js";
 import { lagOf, progressOf, ringPicture, stateOf } from "./ring.js";
-import { badge, button, card, empty, link, meter, table } from "./ui.js";
+import { table } from "./lists.js";
+import { badge, button, card, empty, link, meter } from "./ui.js";
 
 const EVENTS_MAX = 12;
 
@@ -55,7 +56,7 @@ function nodeCard(app, member, node) {
   const alarms = (app.news?.alarms ?? []).filter((one) => one.node === member.name);
   return h("section", { class: `node ${member.running ? "" : "down"}`, key: member.name, "data-node": member.name },
     h("h2", null, h("span", { class: `lamp ${member.running ? (alarms.length ? "warn" : "good") : "bad"}`, "aria-hidden": "true" }),
-      app.node(member.name)),
+      api.has("administrator", "monitoring") ? link(app.node(member.name), "nodes", member.name) : app.node(member.name)),
     h("p", { class: "badges" },
       member.running ? badge("running", "good") : badge("down", "bad"),
       app.news.leader === member.name ? badge("leader", "plain", "Leads the cluster's agreement on metadata") : null,
@@ -84,7 +85,7 @@ function witnessCard(app, witness) {
 function picker(app, rings, ring) {
   let typing = 0;
   return [
-    h("p", { class: "muted" }, rings.total ? `${number(rings.total)}, ${rings.standing === app.standing() && !app.lost
+    h("p", { class: "muted" }, rings.total ? `${number(rings.total)}, ${rings.standing === app.standing() && !app.lost && !app.isOld()
       ? ringsNote(rings) : "counting …"}` : "None."),
     rings.total > 5 || app.query.has("find") ? h("label", null, h("span", { class: "hidden" }, "Find a mirrored queue"), h("input", {
       type: "search", placeholder: "Find a queue", value: app.query.get("find") ?? "", spellcheck: "false",
@@ -128,7 +129,7 @@ export function ringCard(app, loaded, events = null) {
 
 function healthBadge(app, ring) {
   if (!ring.mirrored) return badge("not mirrored", "plain");
-  if (app.lost) return badge("unknown", "warn", "The node does not answer");
+  if (app.lost || app.isOld()) return badge("unknown", "warn", app.lost ? "The node does not answer" : "What is shown is not of now");
   return ring.health === "sound" ? badge("all in sync", "good") : ring.health === "down" ? badge("no master", "bad")
     : badge("unsynchronised", "warn");
 }
@@ -145,7 +146,7 @@ function memberTable(app, ring) {
       return progress === null ? lagOf(one) : h("span", { class: "gauge" },
         `${number(one.sync_done)} of ${number(one.sync_total)}`, meter(progress, 1, "plain"));
     } },
-    { title: "Messages", number: true, cell: (one) => number(one.messages) },
+    { title: "Messages", number: true, by: (one) => one.messages, cell: (one) => number(one.messages) },
   ], ring.members, { key: (one) => one.node, label: "Copies" });
 }
 

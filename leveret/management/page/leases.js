@@ -3,7 +3,8 @@
 import * as api from "./api.js";
 import { h } from "./dom.js";
 import { duration, number } from "./format.js";
-import { button, card, confirm, empty, link, table, toast } from "./ui.js";
+import { table } from "./lists.js";
+import { button, card, confirm, empty, link, toast } from "./ui.js";
 
 export function leases(app) {
   return {
@@ -17,12 +18,12 @@ export function leases(app) {
       list.length ? card(null, table([
         { title: "Name", main: true, cell: (one) => one.name },
         { title: "Queue", cell: (one) => link(one.queue, "queues", one.vhost, one.queue) },
-        { title: "Acknowledged through", number: true, cell: (one) => number(one.acked) },
-        { title: "Next", number: true, cell: (one) => number(one.next) },
-        { title: "Taken", number: true, cell: (one) => number(one.out) },
-        { title: "Behind", number: true, cell: (one) => h("span", { title: "Messages taken and not acknowledged, and those that wait in the queue" }, number(one.lag)) },
-        { title: "Last used", number: true, cell: (one) => `${duration(one.age)} ago` },
-        { title: "Timeout", number: true, cell: (one) => duration(one.timeout) },
+        { title: "Acknowledged through", number: true, by: (one) => one.acked, cell: (one) => number(one.acked) },
+        { title: "Next", number: true, by: (one) => one.next, cell: (one) => number(one.next) },
+        { title: "Taken", number: true, by: (one) => one.out, cell: (one) => number(one.out) },
+        { title: "Behind", number: true, by: (one) => one.lag, cell: (one) => h("span", { title: "Messages taken and not acknowledged, and those that wait in the queue" }, number(one.lag)) },
+        { title: "Last used", number: true, by: (one) => one.age, cell: (one) => `${duration(one.age)} ago` },
+        { title: "Timeout", number: true, by: (one) => one.timeout, cell: (one) => duration(one.timeout) },
         { title: "", cell: (one) => button("Release …", () => confirm(`Release ${one.name}?`,
           "Its unacknowledged messages return to the queue, and its reader has to start again.", "Release", async () => {
             await api.del(`leveret/leases/${api.path(one.vhost, one.queue, one.name)}`);

@@ -6,13 +6,21 @@
 import * as api from "./api.js";
 import { h, render } from "./dom.js";
 import { nodeName, number } from "./format.js";
+import { changed, choose, chosen, onChange } from "./state.js";
 import { failure, loading, toast } from "./ui.js";
 import { overview } from "./overview.js";
 import { cluster } from "./cluster.js";
 import { queues } from "./queues.js";
 import { queue } from "./queue.js";
 import { exchange, exchanges } from "./exchanges.js";
-import { channels, connection, connections, consumers } from "./connections.js";
+import { channel, channels, connection, connections, consumers } from "./connections.js";
+import { node } from "./nodes.js";
+import { vhost, vhosts } from "./vhosts.js";
+import { admin } from "./admin.js";
+import { federation } from "./federation.js";
+import { stomp } from "./stomp.js";
+import { topology } from "./topology.js";
+import { tracing } from "./tracing.js";
 import { retained, session, sessions } from "./mqtt.js";
 import { policies } from "./policies.js";
 import { shovels } from "./shovels.js";
@@ -20,18 +28,24 @@ import { user, users } from "./users.js";
 import { leases } from "./leases.js";
 import { jobs } from "./jobs.js";
 
+// By section and the number of words behind it in the address.
 const VIEWS = {
-  overview: [overview], cluster: [cluster], queues: [queues, null, queue], exchanges: [exchanges, null, exchange],
-  connections: [connections, connection], channels: [channels], consumers: [consumers],
+  overview: [overview], cluster: [cluster], nodes: [cluster, node], queues: [queues, null, queue], exchanges: [exchanges, null, exchange],
+  connections: [connections, connection], channels: [channels, channel], consumers: [consumers],
   mqtt: [sessions, (app_, part) => (part === "retained" ? retained(app_) : sessions(app_)), session], policies: [policies],
-  users: [users, user], shovels: [shovels], leases: [leases], jobs: [jobs],
+  vhosts: [vhosts, vhost], users: [users, user], shovels: [shovels], federation: [federation], stomp: [stomp], admin: [admin],
+  topology: [topology, topology, topology], tracing: [tracing, tracing], leases: [leases], jobs: [jobs],
 };
 const SECTIONS = [
-  ["overview", "Overview"], ["cluster", "Cluster"], ["queues", "Queues"], ["exchanges", "Exchanges"],
-  ["connections", "Connections"], ["channels", "Channels"], ["consumers", "Consumers"], ["mqtt", "MQTT"], ["policies", "Policies"],
-  ["users", "Users"], ["shovels", "Shovels"], ["leases", "Leases"], ["jobs", "Jobs"],
+  ["overview", "Overview"], ["cluster", "Cluster"], ["queues", "Queues"], ["exchanges", "Exchanges"], ["topology", "Topology"],
+  ["connections", "Connections"], ["channels", "Channels"], ["consumers", "Consumers"], ["mqtt", "MQTT"], ["stomp", "STOMP"],
+  ["policies", "Policies"], ["vhosts", "Virtual hosts"], ["users", "Users"], ["shovels", "Shovels"], ["federation", "Federation"],
+  ["tracing", "Tracing"], ["leases", "Leases"], ["jobs", "Jobs"], ["admin", "Admin"],
 ];
+const FOR_ADMINISTRATORS = ["users", "admin"];
 const WATCH_MS = 1_500;
+const OLD_MS = 15_000;
+const REFRESH = [["usual", "live"], ["5", "every 5 s"], ["30", "every 30 s"], ["300", "every 5 min"], ["off", "by hand"]];
 
 const root = document.getElementById("app");
 
@@ -44,6 +58,7 @@ const app = {
   error: null,
   news: null,  // The last answer of /api/leveret/cluster.
   lost: false,  // The last request failed.
+  loaded: 0,  // When what is shown was loaded.
   menu: false,
   draw,
   reload,
@@ -63,6 +78,8 @@ const app = {
   },
   // The nodes and whether they are running, as far as the page knows.
   standing: () => (app.news?.members ?? []).map((one) => `${one.name} ${one.running}`).join(),
+  // What is shown may have changed since: the page is refreshed seldom or by hand, or the node does not answer.
+  isOld: () => Date.now() - app.loaded > OLD_MS,
   isDown: (name) => (app.news?.members ?? []).some((one) => one.name === name && !one.running),
   node: (name) => nodeName(name, app.news ? [...app.news.members, ...(app.news.witnesses ?? [])].map((one) => one.name) : [name]),
   // Does what the user asked for, and reports the result.
@@ -122,6 +139,7 @@ async function reload() {
     if (number !== loads || mine !== turn) return;
     app.data = data;
     app.error = null;
+    app.loaded = Date.now();
   } catch (error) {
     if (mine.signal.aborted || number !== loads) return;
     if (isOut(error)) return;
@@ -132,7 +150,10 @@ async function reload() {
 }
 
 function schedule(view) {
-  timer = setTimeout(() => (document.hidden ? schedule(view) : reload()), view.every);
+  const wanted = chosen("refresh", "usual");
+  if (wanted === "off") return;
+  const every = wanted === "usual" ? view.every : Math.max(view.every, Number(wanted) * 1000);
+  timer = setTimeout(() => (document.hidden ? schedule(view) : reload()), every);
 }
 
 function isOut(error) {
@@ -170,7 +191,9 @@ function troubles() {
   if (app.lost) found.push(["bad", "This node does not answer.", "This page may be out of date. Retrying …"]);
   if (!news) return found;
   if (!news.has_majority) {
-    found.push(["bad", "Partition:", `${app.node(news.node)} cannot reach a majority of the cluster. Reachable queues work; nothing can be declared or changed.`]);
+    const paused = news.members.some((one) => one.name === news.node && one.paused);
+    const rest = paused ? "" : " Reachable queues work; nothing can be declared or changed.";
+    found.push(["bad", "Partition:", `${app.node(news.node)} cannot reach a majority of the cluster.${rest}`]);
   }
   for (const { name, running } of news.witnesses ?? []) {
     if (!running) found.push(["warn", "Witness down:", `${name}. The loss of one more node would leave no majority.`]);
@@ -221,7 +244,9 @@ function body() {
     return h("div", { key: "empty" }, h("h1", null, view.title), error ? failure(error, reload) : loading());
   }
   return h("div", { class: error ? "stale" : null, key: `${app.section}/${app.words.join("/")}` },
-    error && !app.lost ? failure(error, reload) : null, view.render(data));
+    error && !app.lost ? failure(error, reload) : null,
+    app.isOld() ? h("p", { class: "muted as-of", key: "as-of" }, `As of ${new Date(app.loaded).toLocaleTimeString()}.`) : null,
+    view.render(data));
 }
 
 function skip(event) {
@@ -245,10 +270,25 @@ function header() {
 }
 
 function navigation() {
-  const shown = SECTIONS.filter(([name]) => name !== "users" || api.has("administrator"));
+  const shown = SECTIONS.filter(([name]) => !FOR_ADMINISTRATORS.includes(name) || api.has("administrator"));
   return h("nav", { id: "nav", class: app.menu ? "open" : null, "aria-label": "Sections" },
     h("ul", null, shown.map(([name, title]) => h("li", { key: name },
-      h("a", { href: `#/${name}`, "aria-current": app.section === name ? "page" : null }, title)))));
+      h("a", { href: `#/${name}`, onclick: closeMenu, "aria-current": app.section === name || (name === "cluster" && app.section === "nodes") ? "page" : null }, title)))),
+    refreshing());
+}
+
+// Also for the section that is open already, whose address does not change.
+function closeMenu() {
+  app.menu = false;
+  changed();
+}
+
+function refreshing() {
+  const wanted = chosen("refresh", "usual");
+  return h("div", { class: "refresh", key: "refresh" },
+    h("label", null, "Refresh", h("select", { value: wanted, onchange: (event) => { choose("refresh", event.target.value); reload(); } },
+      REFRESH.map(([value, text]) => h("option", { value, key: value, selected: value === wanted }, text)))),
+    wanted === "off" ? h("button", { type: "button", class: "small", onclick: reload }, "Refresh now") : null);
 }
 
 function leave() {
@@ -314,4 +354,5 @@ function start() {
 window.addEventListener("hashchange", () => api.user() && open());
 document.addEventListener("visibilitychange", () => !document.hidden && app.view && reload());
 api.onEnded(start);
+onChange(draw);
 api.join().then(start);

@@ -4,7 +4,8 @@ import * as api from "./api.js";
 import { h } from "./dom.js";
 import { ago, bytes, duration, number, when } from "./format.js";
 import { dim } from "./overview.js";
-import { asked, badge, button, card, confirm, empty, facts, fetchPage, link, paged, table, toast, vhostFilter } from "./ui.js";
+import { asked, fetchPage, paged, table, vhostFilter } from "./lists.js";
+import { badge, button, card, confirm, empty, facts, link, toast } from "./ui.js";
 import { vhostNames } from "./queues.js";
 
 const mayDelete = () => api.has("administrator", "policymaker");

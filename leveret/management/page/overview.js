@@ -1,37 +1,44 @@
 // How the whole cluster does: what waits, what passes, who is there.
 
 import * as api from "./api.js";
-import { chart, remember, seed } from "./charts.js";
+import { chart, History, ranges } from "./charts.js";
 import { h } from "./dom.js";
 import { bytes, duration, number, rate } from "./format.js";
-import { badge, card, link, meter, table, tile, tiles } from "./ui.js";
+import { table } from "./lists.js";
+import { badge, card, link, meter, tile, tiles } from "./ui.js";
 
-const AGES = { lengths_age: 120, lengths_incr: 5, msg_rates_age: 120, msg_rates_incr: 5 };
 const LENGTHS = [["messages_ready", "Ready"], ["messages_unacknowledged", "Unacknowledged"]];
-export const RATES = [["publish", "Published"], ["deliver_get", "Delivered"], ["ack", "Acked"], ["confirm", "Confirmed"],
+const RATES = [["publish", "Published"], ["deliver_get", "Delivered"], ["ack", "Acked"], ["confirm", "Confirmed", true],
   ["redeliver", "Redelivered", true]];
+const DATA = [["recv_oct", "Received"], ["send_oct", "Sent"]];
 
 // A figure of a list; where there is nothing, it steps back.
 export const dim = (value, format) => h("span", { class: value ? null : "muted" }, format(value ?? 0));
 
 export const rateOf = (stats, name) => stats?.[`${name}_details`]?.rate;
 
-export function ratePoints(name, stats) {
-  seed(name, Object.fromEntries(RATES.map(([key]) => [key, stats?.[`${key}_details`]?.samples])), true);
-  return remember(name, Object.fromEntries(RATES.map(([key]) => [key, rateOf(stats, key) ?? 0])));
+// A chart of how many messages wait. `totals` has messages_ready and the like.
+export function lengthChart(history, totals) {
+  const figures = LENGTHS.map(([key]) => [key, totals?.[key], totals?.[`${key}_details`]]);
+  return chart("Messages waiting", history.points("lengths", totals, figures, false), LENGTHS, number);
 }
 
-export function lengthPoints(name, totals) {
-  seed(name, Object.fromEntries(LENGTHS.map(([key]) => [key, totals?.[`${key}_details`]?.samples])), false);
-  return remember(name, Object.fromEntries(LENGTHS.map(([key]) => [key, totals?.[key] ?? 0])));
-}
+const details = (stats, series) => series.map(([key]) => [key, rateOf(stats, key), stats?.[`${key}_details`]]);
 
-export const lengthChart = (points) => chart("Messages waiting", points, LENGTHS, number);
-export const rateChart = (points) => chart("Messages per second", points, RATES, rate);
+// A chart of message rates. `stats` is RabbitMQ's message_stats.
+export const rateChart = (history, stats, series = RATES) => chart("Messages per second",
+  history.points("rates", stats, details(stats, series), true), series, rate);
+
+// A chart of the bytes that clients send and are sent.
+export const dataChart = (history, row) => chart("Bytes per second", history.points("data", row, details(row, DATA), true), DATA,
+  (value) => `${bytes(value)}/s`);
+
+// Charts beside each other, below the buttons that choose their range.
+export const charts = (app, ...list) => h("div", { class: "charts-box" }, ranges(app),
+  h("div", { class: "charts" }, list.filter(Boolean).map((one) => h("section", { class: "card", key: one.key }, one))));
 
 export function overview(app) {
-  let lengths = [];
-  let rates = [];
+  const history = new History();
   let rings = null;
   let counted = 0;
   return {
@@ -42,9 +49,7 @@ export function overview(app) {
         rings = await api.get("leveret/rings", { limit: 1 }, signal);
         counted = Date.now();
       }
-      const [all, nodes] = await Promise.all([api.get("overview", AGES, signal), nodesOf(signal)]);
-      lengths = lengthPoints("overview lengths", all.queue_totals);
-      rates = ratePoints("overview rates", all.message_stats);
+      const [all, nodes] = await Promise.all([api.get("overview", history.query(), signal), nodesOf(signal)]);
       return { all, nodes };
     },
     render: ({ all, nodes }) => {
@@ -58,7 +63,7 @@ export function overview(app) {
           tile("Connections", number(totals.connections), null, "#/connections"),
           tile("Consumers", number(totals.consumers), null, "#/consumers"),
           tile("Mirrored queues", number(rings.total), ringsNote(rings), "#/cluster")),
-        h("div", { class: "pair" }, card(null, lengthChart(lengths)), card(null, rateChart(rates))),
+        charts(app, lengthChart(history, all.queue_totals), rateChart(history, all.message_stats)),
         card("Nodes", nodes.length ? nodeTable(app, nodes) : h("p", { class: "muted" },
           "Only users with the tag monitoring or administrator can see nodes.")),
         h("p", { class: "muted small" }, `Leveret ${all.product_version ?? all.management_version ?? ""}`,
@@ -88,15 +93,15 @@ const figure = (text, bar) => h("span", { class: "gauge" }, text, bar);
 
 function nodeTable(app, nodes) {
   return table([
-    { title: "Name", main: true, cell: (node) => [link(app.node(node.name), "cluster"), " ",
+    { title: "Name", main: true, by: (node) => node.name, cell: (node) => [link(app.node(node.name), "nodes", node.name), " ",
       node.type === "witness" ? [witnessBadge(), " "] : null, node.running ? null : badge("down", "bad"), app.news?.leader === node.name ? badge("leader", "plain",
         "The Raft leader, which orders changes of metadata") : null] },
-    { title: "Memory", cell: (node) => (isMeasured(node) ? figure([bytes(node.mem_used),
+    { title: "Memory", by: (node) => node.mem_used, cell: (node) => (isMeasured(node) ? figure([bytes(node.mem_used),
       h("span", { class: "muted" }, ` of ${bytes(node.mem_limit)}`)], meter(node.mem_used, node.mem_limit)) : null) },
-    { title: "Free disk", cell: (node) => (isMeasured(node) ? [bytes(node.disk_free),
+    { title: "Free disk", by: (node) => node.disk_free, cell: (node) => (isMeasured(node) ? [bytes(node.disk_free),
       h("span", { class: "muted" }, `, alarm below ${bytes(node.disk_free_limit)}`)] : null) },
-    { title: "Open files", number: true, cell: (node) => (isMeasured(node) ? number(node.fd_used) : null) },
-    { title: "Sockets", number: true, cell: (node) => (isMeasured(node) ? number(node.sockets_used) : null) },
-    { title: "Up for", number: true, cell: (node) => (isMeasured(node) ? duration(node.uptime / 1000) : null) },
+    { title: "Descriptors", number: true, by: (node) => node.fd_used, cell: (node) => (isMeasured(node) ? number(node.fd_used) : null) },
+    { title: "Sockets", number: true, by: (node) => node.sockets_used, cell: (node) => (isMeasured(node) ? number(node.sockets_used) : null) },
+    { title: "Up for", number: true, by: (node) => node.uptime, cell: (node) => (isMeasured(node) ? duration(node.uptime / 1000) : null) },
   ], nodes, { key: (node) => node.name, label: "Nodes" });
 }

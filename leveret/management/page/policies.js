@@ -5,7 +5,8 @@ import { h } from "./dom.js";
 import { number } from "./format.js";
 import { definition } from "./queue.js";
 import { vhostNames } from "./queues.js";
-import { ask, badge, button, card, confirm, empty, object, table, toast } from "./ui.js";
+import { table } from "./lists.js";
+import { ask, badge, button, card, confirm, empty, object, toast } from "./ui.js";
 
 const SHOWN = 12;
 const APPLY_TO = [["all", "Exchanges and queues"], ["queues", "All queues"], ["classic_queues", "Classic queues"],
@@ -45,9 +46,9 @@ function list(app, vhosts, rows, kind, may) {
     { title: "Name", main: true, cell: (one) => one.name },
     ...(vhosts.length > 1 ? [{ title: "Virtual host", cell: (one) => one.vhost }] : []),
     { title: "Pattern", cell: (one) => h("code", null, one.pattern) },
-    { title: "Applies to", cell: (one) => APPLY_TO.find(([name]) => name === one["apply-to"])?.[1] ?? one["apply-to"] },
+    { title: "Applies to", wide: true, cell: (one) => APPLY_TO.find(([name]) => name === one["apply-to"])?.[1] ?? one["apply-to"] },
     { title: "Definition", cell: (one) => definition(one.definition) },
-    { title: "Priority", number: true, cell: (one) => number(one.priority) },
+    { title: "Priority", number: true, by: (one) => one.priority, cell: (one) => number(one.priority) },
     ...(may ? [{ title: "", cell: (one) => h("span", { class: "actions" },
       button("Edit", () => edit(app, vhosts, one, kind), "quiet small"),
       button("Delete", () => confirm(`Delete policy ${one.name}?`, "Its queues then follow the next policy that matches, or none.", "Delete", async () => {

@@ -4,7 +4,8 @@ import * as api from "./api.js";
 import { h } from "./dom.js";
 import { number } from "./format.js";
 import { vhostNames } from "./queues.js";
-import { ask, badge, button, card, confirm, empty, object, table, toast } from "./ui.js";
+import { table } from "./lists.js";
+import { ask, badge, button, card, confirm, empty, object, toast } from "./ui.js";
 
 const KINDS = { running: "good", flow: "warn", blocked: "warn", starting: "accent", paused: "plain", terminated: "bad" };
 const EXAMPLE = '{"src-uri": "amqp://", "src-queue": "orders",\n "dest-uri": "amqp://user:password@far", "dest-queue": "orders"}';
@@ -39,9 +40,9 @@ function list(app, vhosts, rows, may) {
       one.next_attempt ? h("p", { class: "muted" }, `Next attempt: ${one.next_attempt}`) : null] },
     { title: "From", cell: (one) => end(one.src_uri, one.src_queue ?? one.src_exchange) },
     { title: "To", cell: (one) => end(one.dest_uri, one.dest_queue ?? one.dest_exchange) },
-    { title: "Moved", number: true, cell: (one) => number(one.forwarded) },
-    { title: "Unconfirmed", number: true, cell: (one) => number(one.pending) },
-    { title: "Left", number: true, cell: (one) => (one.remaining === undefined ? "" : number(one.remaining)) },
+    { title: "Moved", number: true, by: (one) => one.forwarded, cell: (one) => number(one.forwarded) },
+    { title: "Unconfirmed", number: true, by: (one) => one.pending, cell: (one) => number(one.pending) },
+    { title: "Left", number: true, by: (one) => one.remaining, cell: (one) => (one.remaining === undefined ? "" : number(one.remaining)) },
     { title: "Node", cell: (one) => (one.node ? app.node(one.node) : "") },
     ...(may ? [{ title: "", cell: (one) => actions(app, one) }] : []),
   ], rows, { key: (one) => `${one.vhost}/${one.name}`, label: "Shovels" });

@@ -1,61 +1,44 @@
-// Users, their permissions, and virtual hosts. For administrators.
+// Users, with their limits, permissions and topic permissions. For administrators.
 
 import * as api from "./api.js";
+import { PICKED_MAX, Picks } from "./bulk.js";
 import { h } from "./dom.js";
-import { number } from "./format.js";
-import { ask, badge, button, card, confirm, empty, link, table, toast } from "./ui.js";
+import { paged, pageHere, table } from "./lists.js";
+import { ask, badge, button, card, confirm, empty, link, toast } from "./ui.js";
+import { limitTable } from "./vhosts.js";
 
 const TAGS_HINT = "For this page and the HTTP API: management, policymaker, monitoring, administrator, separated by commas. Without tags: AMQP only.";
+const LIMITS = [["max-connections", "Connections"], ["max-channels", "Channels"]];
 const tagList = (one) => (typeof one.tags === "string" ? one.tags.split(",") : one.tags ?? []).filter(Boolean);
 
 export function users(app) {
+  const bulk = new Picks(app, {
+    key: (one) => one.name,
+    name: (one) => one.name,
+    all: async () => pageHere(app, await api.get("users"), { sort: "name", size: PICKED_MAX }),
+    actions: [{ title: "Delete", done: "Deleted", kind: "danger", text: "Their permissions are deleted, and their connections are closed. You yourself stay.",
+      act: (one) => (one.name === api.user().name ? null : api.del(`users/${api.path(one.name)}`)) }],
+  });
   return {
     title: "Users",
     every: 5_000,
     async load(signal) {
-      const [list, permissions, vhosts] = await Promise.all([api.get("users", {}, signal), api.get("permissions", {}, signal),
-        api.get("vhosts", {}, signal)]);
-      return { list, permissions, vhosts };
+      const [list, permissions] = await Promise.all([api.get("users", {}, signal), api.get("permissions", {}, signal)]);
+      return { list, permissions };
     },
-    render: ({ list, permissions, vhosts }) => [
+    render: ({ list, permissions }) => [
       h("div", { class: "head" }, h("h1", null, "Users"), button("Add a user …", () => edit(app, null), "primary")),
-      card(null, table([
-        { title: "Name", main: true, cell: (one) => link(one.name, "users", one.name) },
-        { title: "Tags", cell: (one) => h("span", { class: "badges" }, tagList(one).map((tag) => badge(tag, tag === "administrator" ? "accent" : "plain"))) },
+      paged(app, pageHere(app, list), [
+        { title: "Name", main: true, sort: "name", cell: (one) => link(one.name, "users", one.name) },
+        { title: "Tags", sort: "tags", cell: (one) => h("span", { class: "badges" }, tagList(one).map((tag) => badge(tag, tag === "administrator" ? "accent" : "plain"))) },
         { title: "Virtual hosts", wide: true, cell: (one) => {
           const own = permissions.filter((each) => each.user === one.name).map((each) => each.vhost);
           return own.length ? own.join(", ") : badge("no virtual host", "warn");
         } },
         { title: "Password", cell: (one) => (one.password_hash ? "yes" : badge("none", "plain", "Cannot log in with a password")) },
-      ], list, { key: (one) => one.name, label: "Users" })),
-      h("div", { class: "head" }, h("h2", null, "Virtual hosts"), button("Add a virtual host …", () => addVhost(app))),
-      card(null, table([
-        { title: "Name", main: true, cell: (one) => one.name },
-        { title: "Description", cell: (one) => one.description || null },
-        { title: "Messages", number: true, cell: (one) => number(one.messages ?? 0) },
-        { title: "Users", number: true, cell: (one) => number(permissions.filter((each) => each.vhost === one.name).length) },
-        { title: "", cell: (one) => button("Delete …", () => confirm(`Delete virtual host ${one.name}?`,
-          "Its queues with all messages, exchanges, policies and permissions are deleted. This cannot be undone.", "Delete", async () => {
-            await api.del(`vhosts/${api.path(one.name)}`);
-            toast(`${one.name} deleted`);
-            app.reload();
-          }), "quiet small") },
-      ], vhosts, { key: (one) => one.name, label: "Virtual hosts" })),
+      ], { key: (one) => one.name, label: "Users", what: "users", sort: "name", bulk }),
     ],
   };
-}
-
-function addVhost(app) {
-  ask({
-    title: "Add a virtual host",
-    action: "Add",
-    fields: [{ name: "name", label: "Name", required: true }, { name: "description", label: "Description" }],
-    async submit({ name, description }) {
-      await api.put(`vhosts/${api.path(name)}`, { description });
-      toast(`${name} added`);
-      app.reload();
-    },
-  });
 }
 
 function edit(app, old) {
@@ -83,55 +66,99 @@ export function user(app, name) {
     title: name,
     every: 5_000,
     async load(signal) {
-      const [one, permissions, topics, vhosts] = await Promise.all([api.get(where, {}, signal), api.get(`${where}/permissions`, {}, signal),
-        api.get(`${where}/topic-permissions`, {}, signal), api.get("vhosts", { columns: "name" }, signal)]);
-      return { one, permissions, topics, vhosts: vhosts.map((each) => each.name) };
+      const [one, limits, permissions, topics, vhosts] = await Promise.all([api.get(where, {}, signal), api.get(`user-limits/${api.path(name)}`, {}, signal),
+        api.get(`${where}/permissions`, {}, signal), api.get(`${where}/topic-permissions`, {}, signal),
+        api.get("vhosts", { columns: "name", disable_stats: "true" }, signal)]);
+      return { one, limits: limits[0]?.value ?? {}, permissions, topics, vhosts: vhosts.map((each) => each.name) };
     },
-    render: ({ one, permissions, topics, vhosts }) => [
+    render: ({ one, limits, permissions, topics, vhosts }) => [
       h("p", { class: "trail" }, link("Users", "users"), " / "),
       h("div", { class: "head" }, h("h1", null, name, " ", tagList(one).map((tag) => badge(tag, "plain"))),
         h("div", { class: "actions" }, button("Change …", () => edit(app, one)),
-          name === api.user().name ? null : button("Delete …", () => confirm(`Delete user ${name}?`, "Its permissions are deleted, and its connections are closed.",
-            "Delete", async () => {
-              await api.del(where);
-              toast(`${name} deleted`);
-              app.go("/users");
-            }), "danger"))),
-      card("Permissions", permissions.length ? table([
-        { title: "Virtual host", main: true, cell: (each) => each.vhost },
-        { title: "Configure", cell: (each) => h("code", null, each.configure || "nothing") },
-        { title: "Write", cell: (each) => h("code", null, each.write || "nothing") },
-        { title: "Read", cell: (each) => h("code", null, each.read || "nothing") },
-        { title: "", cell: (each) => h("span", { class: "actions" },
-          button("Edit", () => permit(app, name, vhosts, each), "quiet small"),
-          button("Clear", () => app.act(() => api.del(`permissions/${api.path(each.vhost, name)}`), "Permissions cleared"), "quiet small")) },
-      ], permissions, { key: (each) => each.vhost, label: "Permissions" })
+          name === api.user().name ? null : button("Delete …", () => remove(app, name), "danger"))),
+      card("Permissions", permissions.length ? permissionTable(app, permissions, "vhost")
         : empty("No permissions", "A user cannot connect to a virtual host without permissions in it."),
-        h("div", { class: "actions" }, button("Set permissions …", () => permit(app, name, vhosts, null)))),
-      topics.length ? card("Topic permissions", table([
-        { title: "Virtual host", main: true, cell: (each) => each.vhost },
-        { title: "Exchange", cell: (each) => each.exchange },
-        { title: "Write", cell: (each) => h("code", null, each.write || "nothing") },
-        { title: "Read", cell: (each) => h("code", null, each.read || "nothing") },
-      ], topics, { key: (each) => `${each.vhost}/${each.exchange}`, label: "Topic permissions" })) : null,
+        h("div", { class: "actions" }, button("Set permissions …", () => permit(app, { user: name }, { vhosts })))),
+      card("Topic permissions", topics.length ? topicTable(app, topics, "vhost")
+        : h("p", { class: "muted" }, "None: routing keys of topic exchanges are not restricted."),
+        h("div", { class: "actions" }, button("Set topic permissions …", () => permitTopic(app, { user: name }, { vhosts })))),
+      card("Limits", limitTable(app, limits, LIMITS, `user-limits/${api.path(name)}`)),
     ],
   };
 }
 
-function permit(app, name, vhosts, old) {
+function remove(app, name) {
+  confirm(`Delete user ${name}?`, "Its permissions are deleted, and its connections are closed.", "Delete", async () => {
+    await api.del(`users/${api.path(name)}`);
+    toast(`${name} deleted`);
+    app.go("/users");
+  });
+}
+
+// -- Permissions --------------------------------------------------------------------------------------------------
+
+const pattern = (title, name) => ({ title, by: (one) => one[name], cell: (one) => h("code", null, one[name] || "nothing") });
+
+const whose = (of) => (of === "user" ? { title: "User", main: true, by: (one) => one.user, cell: (one) => link(one.user, "users", one.user) }
+  : { title: "Virtual host", main: true, by: (one) => one.vhost, cell: (one) => link(one.vhost, "vhosts", one.vhost) });
+
+// Permissions of one virtual host, by user, or of one user, by virtual host.
+export function permissionTable(app, list, of) {
+  return table([whose(of), pattern("Configure", "configure"), pattern("Write", "write"), pattern("Read", "read"),
+    { title: "", cell: (one) => h("span", { class: "actions" },
+      button("Edit", () => permit(app, one), "quiet small"),
+      button("Clear", () => app.act(() => api.del(`permissions/${api.path(one.vhost, one.user)}`), "Permissions cleared"), "quiet small")) },
+  ], list, { key: (one) => `${one.user}/${one.vhost}`, label: "Permissions" });
+}
+
+export function topicTable(app, list, of) {
+  return table([whose(of), { title: "Exchange", by: (one) => one.exchange, cell: (one) => one.exchange }, pattern("Write", "write"), pattern("Read", "read"),
+    { title: "", cell: (one) => h("span", { class: "actions" },
+      button("Edit", () => permitTopic(app, one), "quiet small"),
+      // RabbitMQ clears those of a user in a virtual host together.
+      button("Clear all", () => app.act(() => api.del(`topic-permissions/${api.path(one.vhost, one.user)}`), "Topic permissions cleared"), "quiet small")) },
+  ], list, { key: (one) => `${one.user}/${one.vhost}/${one.exchange}`, label: "Topic permissions" });
+}
+
+const chooser = (old, { users = [], vhosts = [] }) => [
+  ...(old.user ? [] : [{ name: "user", label: "User", kind: "select", options: users }]),
+  ...(old.vhost ? [] : [{ name: "vhost", label: "Virtual host", kind: "select", options: vhosts }]),
+];
+
+// `old` has the user or the virtual host, or both with the present patterns; the other is one of `choices`.
+export function permit(app, old, choices = {}) {
   ask({
-    title: old ? `Permissions of ${name} in ${old.vhost}` : `Permissions of ${name}`,
+    title: `Permissions of ${old.user ?? "a user"}${old.vhost ? ` in ${old.vhost}` : ""}`,
     text: "Regular expressions for names of queues and exchanges. “.*” matches everything, an empty one matches nothing.",
     action: "Save",
     fields: [
-      ...(old ? [] : [{ name: "vhost", label: "Virtual host", kind: "select", options: vhosts }]),
-      { name: "configure", label: "Configure", value: old?.configure ?? ".*" },
-      { name: "write", label: "Write", value: old?.write ?? ".*" },
-      { name: "read", label: "Read", value: old?.read ?? ".*" },
+      ...chooser(old, choices),
+      { name: "configure", label: "Configure", value: old.configure ?? ".*" },
+      { name: "write", label: "Write", value: old.write ?? ".*" },
+      { name: "read", label: "Read", value: old.read ?? ".*" },
     ],
-    async submit({ vhost, ...patterns }) {
-      await api.put(`permissions/${api.path(old?.vhost ?? vhost, name)}`, patterns);
+    async submit({ user: to = old.user, vhost = old.vhost, ...patterns }) {
+      await api.put(`permissions/${api.path(vhost, to)}`, patterns);
       toast("Permissions saved");
+      app.reload();
+    },
+  });
+}
+
+function permitTopic(app, old, choices = {}) {
+  ask({
+    title: `Topic permissions of ${old.user}`,
+    text: "Regular expressions for routing keys at one topic exchange. {username} and {vhost} stand for those of the client.",
+    action: "Save",
+    fields: [
+      ...chooser(old, choices),
+      ...(old.exchange ? [] : [{ name: "exchange", label: "Exchange", value: "amq.topic", required: true }]),
+      { name: "write", label: "Write", value: old.write ?? ".*" },
+      { name: "read", label: "Read", value: old.read ?? ".*" },
+    ],
+    async submit({ vhost = old.vhost, exchange = old.exchange, write, read }) {
+      await api.put(`topic-permissions/${api.path(vhost, old.user)}`, { exchange, write, read });
+      toast("Topic permissions saved");
       app.reload();
     },
   });

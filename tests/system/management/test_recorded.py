@@ -56,6 +56,13 @@ DASHBOARD = (
         "delivered_consume_manual_ack", "delivered_consume_auto_ack", "delivered_get_manual_ack",
         "delivered_get_auto_ack", "get_empty", "redelivered", "acknowledged",
     )),
+    # Since RabbitMQ 4.1.
+    "message_size_bytes_bucket", "message_size_bytes_sum", "message_size_bytes_count",
+)  # fmt: skip
+# All that its dashboard 11340, about Raft, shows. The same is told of the metadata's Raft log here.
+RAFT_DASHBOARD = (
+    "identity_info", "raft_term_total", "raft_log_snapshot_index", "raft_log_last_applied_index",
+    "raft_log_commit_index", "raft_log_last_written_index", "raft_entry_commit_latency_seconds",
 )  # fmt: skip
 
 
@@ -152,7 +159,7 @@ def test_metrics(watched: Watched, name: str) -> None:
 def test_dashboard(watched: Watched) -> None:
     text = watched.metrics()
     lines = text.splitlines()
-    for name in DASHBOARD:
+    for name in (*DASHBOARD, *RAFT_DASHBOARD):
         assert any(line.startswith((f"rabbitmq_{name} ", f"rabbitmq_{name}{{")) for line in lines), name
     # Everything is multiplied with the identity of its node, of which there must be one, and which has these labels.
     [identity] = [line for line in lines if line.startswith("rabbitmq_identity_info{")]
@@ -164,6 +171,8 @@ def test_dashboard(watched: Watched) -> None:
     assert identity.endswith(" 1") and build.endswith(" 1")
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert values['rabbitmq_global_messages_received_total{protocol="amqp091"}'] == "122"
+    assert values['rabbitmq_message_size_bytes_count{protocol="amqp091"}'] == "122"
+    assert values['rabbitmq_message_size_bytes_bucket{protocol="amqp091",le="+Inf"}'] == "122"
     assert values['rabbitmq_global_messages_unroutable_returned_total{protocol="amqp091"}'] == "20"
     got = 'rabbitmq_global_messages_delivered_get_auto_ack_total{protocol="amqp091",queue_type="rabbit_classic_queue"}'
     assert values[got] == "2"

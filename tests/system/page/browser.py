@@ -52,6 +52,7 @@ class Browser:
         self.thread = threading.Thread(target=self.loop.run_forever, name="browser", daemon=True)
         self.thread.start()
         self.errors: list[str] = []  # Of all pages: what they did not catch, or was against the policy for contents.
+        self.failed: list[str] = []  # Of all pages: scripts that could not be fetched, and why.
         self._driver: Any = None
         self._browser: Any = None
 
@@ -81,7 +82,12 @@ class Browser:
         page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", self._on_console)
+        page.on("requestfailed", self._on_request_failed)
         return page
+
+    def _on_request_failed(self, request: Any) -> None:
+        if request.resource_type == "script":
+            self.failed.append(f"{request.url}: {request.failure}")
 
     def _on_console(self, message: Any) -> None:
         # A browser also notes each answer that is no success there, and some of those are what a test is about.

@@ -1,4 +1,4 @@
-"""Makes the pictures of docs/page.md anew: `python -m tests.system.page.pictures`.
+"""Makes the pictures of docs/page.md anew: `make screenshots`.
 
 A cluster of three is filled and used a little, so that there is something to see; every picture is then taken of the
 real page in a real browser.
@@ -75,6 +75,7 @@ def furnish(cluster: Cluster) -> None:
     channel.exchange_declare("shop", "topic", durable=True)
     for queue, key in (("orders.new", "order.new.#"), ("audit.log", "#"), ("orders.paid", "order.paid")):
         channel.queue_bind(queue, "shop", key)
+    regions(channel)
     books = cluster[1].connect().channel()
     books.queue_declare("ledger", durable=True)
     books.confirm_delivery()
@@ -84,6 +85,17 @@ def furnish(cluster: Cluster) -> None:
     manual = {**MIRRORED, "ha-sync-mode": "manual"}
     node.control("set_policy", name="books", pattern="^ledger", definition=manual, **rule)
     report_jobs(f"http://127.0.0.1:{node.management_port}")
+
+
+def regions(channel: Any) -> None:
+    """More exchanges and queues, for the map."""
+    for name, kind in (("shop.eu", "topic"), ("shop.us", "topic"), ("everything", "fanout")):
+        channel.exchange_declare(name, kind, durable=True)
+        channel.exchange_bind(name, "shop", "#" if kind == "fanout" else f"order.*.{name[-2:]}")
+    channel.queue_bind("mail.out", "everything", "")
+    for number in range(60):
+        channel.queue_declare(f"worker.{number:02}", durable=True)
+        channel.queue_bind(f"worker.{number:02}", "shop.eu" if number % 3 else "shop.us", f"order.{number}.#")
 
 
 def report_jobs(url: str) -> None:
@@ -120,7 +132,7 @@ class Camera:
         page.get_by_label("User").fill("guest")
         page.get_by_label("Password").fill("guest")
         page.keyboard.press("Enter")
-        page.locator("main :is(table, .empty-title, svg.ring, .job)").first.wait_for()
+        page.locator("main :is(table, .empty-title, svg.ring, svg.map, .job)").first.wait_for()
         page.wait_for_timeout(2_500)
         return page
 
@@ -168,6 +180,33 @@ def still_life(camera: Camera) -> None:
     page.get_by_role("button", name="Look at messages").click()
     page.locator(".message").first.scroll_into_view_if_needed()
     camera.take(page, "peek")
+    page = camera.open("queues/%2F/orders.new", **DESK)
+    page.get_by_role("button", name="10 min").click()
+    page.wait_for_timeout(1_500)
+    box = page.locator("figure.chart svg").nth(1).bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.93, box["y"] + box["height"] / 2)
+    camera.take(page, "queue")
+    camera.take(camera.open("nodes/n1@localhost", **DESK), "node")
+    page = camera.open("topology", **DESK)
+    page.locator('.map-node[aria-label="exchange shop.eu"]').click()
+    page.locator("td .key").first.wait_for()
+    camera.take(page, "topology")
+    definitions(camera)
+
+
+def definitions(camera: Camera) -> None:
+    page = camera.open("admin", **DESK)
+    queue = {"vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
+    document = {
+        "vhosts": [{"name": "staging"}],
+        "queues": [{**queue, "name": name} for name in ("orders.new", "orders.late", "invoices")],
+        "policies": [{"vhost": "/", "name": "orders", "pattern": "^orders", "apply-to": "queues", "priority": 1,
+                      "definition": MIRRORED}],
+    }  # fmt: skip
+    file = {"name": "shop.json", "mimeType": "application/json", "buffer": json.dumps(document).encode()}
+    page.get_by_label("Import a file").set_input_files(file)
+    page.get_by_role("region", name="Preview").wait_for()
+    camera.take(page, "definitions")
 
 
 def ring(camera: Camera, cluster: Cluster) -> None:

@@ -29,7 +29,7 @@ def test_a_shovel_is_added_paused_resumed_and_deleted(open_page: Open, trio: Clu
     until(lambda: "20" in row.inner_text(), "all to be moved")
     assert count(trio, "shovel target") == 20
     row.get_by_role("button", name="Pause").click()
-    row.get_by_text("paused").wait_for()
+    row.get_by_text("paused", exact=True).wait_for()
     row.get_by_role("button", name="Resume").click()
     row.get_by_text("running").wait_for()
     row.get_by_role("button", name="Restart").click()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from leveret.management.api.common.base import Handlers, done
-from leveret.management.http.http_messages import JSON, Problem, Response, bad_request
+from leveret.management.http.http_messages import JSON, Problem, Response, bad_request, json_response
 from leveret.management.http.json_decoding import BadJson
 from leveret.metadata import definitions
 from leveret.node.admin.metadata.definitions import SLICE, Import, document_text
@@ -44,6 +44,8 @@ class DefinitionHandlers(Handlers):
         for path in ("/api/definitions", "/api/all-configuration", "/api/definitions/{vhost}"):
             router.add("GET", path, self.export)
             router.add("POST", path, self.load, None, self.rights.check_administrator)
+        for path in ("/api/leveret/definitions/preview", "/api/leveret/definitions/preview/{vhost}"):
+            router.add("POST", path, self.preview, None, self.rights.check_administrator)
 
     # -- Out -----------------------------------------------------------------------------------------------------
 
@@ -64,13 +66,27 @@ class DefinitionHandlers(Handlers):
     # -- In ------------------------------------------------------------------------------------------------------
 
     async def load(self, request: Request) -> Response:
+        given, vhost = await self._document(request)
+        if given is not None:
+            await self.to_the_end(self._in_turn(given, vhost))
+        return done()
+
+    async def preview(self, request: Request) -> Response:
+        """Answer what an import would change, and what is wrong with the document."""
+        given, vhost = await self._document(request)
+        task = Import(self.node, vhost, (given or {}).get("rabbit_version"))
+        await task.check(given or {}, vhost)
+        return json_response(await task.preview())
+
+    async def _document(self, request: Request) -> tuple[dict[str, Any] | None, str | None]:
+        """The document, and the vhost that it is for. Raises Problem."""
         self.rights.check_administrator(request)
         vhost = request.parameters.get("vhost")
         if vhost is not None:
             self.check_vhost_exists(vhost)
         request.body = _file(request)
         if not request.body:
-            return done()
+            return None, vhost
         try:
             given = await request.decoded(values_max=len(request.body))  # Who may import may import much.
         except BadJson:
@@ -79,8 +95,7 @@ class DefinitionHandlers(Handlers):
             raise bad_request("definitions are a JSON object")
         if vhost is not None:  # RabbitMQ takes the rest of such a file for a remark.
             given = {name: value for name, value in given.items() if name in definitions.OF_A_VHOST}
-        await self.to_the_end(self._in_turn(given, vhost))
-        return done()
+        return given, vhost
 
     async def _in_turn(self, given: dict[str, Any], vhost: str | None) -> None:
         async with self.importing:

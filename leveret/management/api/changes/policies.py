@@ -14,6 +14,7 @@ from leveret.management.api.common import request_body
 from leveret.management.api.common.base import Handlers, created, done
 from leveret.management.http.http_messages import bad_request, json_response, not_found
 from leveret.metadata.definitions import VHOST_LIMITS as LIMITS
+from leveret.metadata.federation import parameters as federation
 from leveret.metadata.model import commands as c
 from leveret.metadata.rules.global_parameters import (
     CLUSTER_NAME,
@@ -172,8 +173,9 @@ class PolicyHandlers(Handlers):
             raise bad_request(f"{RESERVED_COMPONENTS[component]} may not be set using this method")
         if component == SHOVEL:
             return await self._put_shovel(request, vhost, request.parameters["name"], value)
+        if component in federation.COMPONENTS:
+            return await self._put_upstream(request, component, vhost, request.parameters["name"], value)
         if component != LIMITS:
-            # What would act on it (a federation upstream) does not exist.
             raise _invalid(f"component {component} not found")
         self.rights.check_administrator(request)  # Else a policymaker could lift what was set against it.
         if not isinstance(value, dict):
@@ -193,6 +195,18 @@ class PolicyHandlers(Handlers):
             raise _invalid("\n".join(faults))
         existed = (SHOVEL, vhost, name) in self.metadata.parameters
         await self.change(c.SetParameter(SHOVEL, vhost, name, value, user))
+        return created(existed)
+
+    async def _put_upstream(self, request: Request, component: str, vhost: str, name: str, value: Any) -> Response:
+        """Make or replace an upstream or a set. URIs without a host have the rights of the user."""
+        user, permissions = request.user, self.node.broker.permissions
+        faults = federation.faults_of(
+            component, name, value, vhost, user, lambda other: permissions.may_enter(user, other)
+        )
+        if faults:
+            raise _invalid("\n".join(faults))
+        existed = (component, vhost, name) in self.metadata.parameters
+        await self.change(c.SetParameter(component, vhost, name, value, user))
         return created(existed)
 
     async def delete_parameter(self, request: Request) -> Response:

@@ -1,5 +1,5 @@
-"""What the page needs to let a person look before they act: messages that stay where they are, whom a policy would
-reach, and the leases of all queues.
+"""What the page needs to let a person look before they act: messages that stay where they are, those that contain a
+text, whom a policy would reach, and the leases of all queues.
 
 - *Peeking* takes nothing and marks nothing; RabbitMQ's `get` with requeue would mark every message as redelivered, and
   change their order for consumers.
@@ -12,9 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.base.safe_regex import BadPattern, Pattern, compiled
+from leveret.management.api.common import request_body
 from leveret.management.api.extensions.mirror_rings import OwnPathHandlers
 from leveret.management.http.http_messages import Request, Response, bad_request, json_response
+from leveret.management.http.pause_check import check_serving
 from leveret.metadata.model.hidden_queues import is_hidden_queue
+from leveret.metadata.rules.ha_policy import is_stream
 from leveret.metadata.rules.policies import APPLIES, EXCHANGE, is_applicable, queue_kind
 from leveret.node.admin.common.listing_columns import LEASES
 from leveret.node.admin.queues.peek import PEEK_BYTES_MAX, PEEK_MAX
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
     from leveret.management.http.routes import Router
 
+BODY_BYTES_MAX: Final = 64 << 10
 POSITION_MAX: Final = 1 << 53
 PATTERN_CHARACTERS_MAX: Final = 1_000
 NAMES_SHOWN: Final = 100
@@ -35,6 +39,8 @@ APPLY_TO: Final = frozenset().union(*APPLIES.values())
 class PageQueryHandlers(OwnPathHandlers):
     def add_to(self, router: Router) -> None:
         router.add("GET", "/api/leveret/peek/{vhost}/{queue}", self.peek)
+        router.add("GET", "/api/leveret/search/{vhost}/{queue}", self.search)
+        router.add("POST", "/api/leveret/messages/{vhost}/{queue}/delete", self.delete, BODY_BYTES_MAX)
         router.add("GET", "/api/leveret/matches/{vhost}", self.matches)
         router.add("GET", "/api/leveret/leases", self.leases)
         router.add("DELETE", "/api/leveret/leases/{vhost}/{queue}/{name}", self.release)
@@ -51,7 +57,40 @@ class PageQueryHandlers(OwnPathHandlers):
             "count": request.number("count", 10, 1, PEEK_MAX),
             "bytes_max": request.number("bytes", 4096, 0, PEEK_BYTES_MAX),
         }
+        if is_stream(spec.arguments):
+            del asked["position"]
+            at = {name: request.number(name, 0, 0, POSITION_MAX) for name in ("offset", "time") if request.asked(name)}
+            return json_response(await self.ask("peek_stream", **asked, offset=at.get("offset"), time=at.get("time")))
         return json_response(await self.ask("peek_many", **asked))
+
+    async def search(self, request: Request) -> Response:
+        """Look for a text in ready messages, from a cursor of an earlier answer on."""
+        spec = self.spec(request)
+        self.management.gate.check_read(request, spec)
+        asked = {
+            "vhost": spec.vhost,
+            "name": spec.name,
+            "text": request.asked("text") or "",
+            "cursor": _cursor(request.asked("cursor") or ""),
+            "count": request.number("count", 10, 1, PEEK_MAX),
+            "bytes_max": request.number("bytes", 4096, 0, PEEK_BYTES_MAX),
+        }
+        return json_response(await self.ask("search_messages", **asked))
+
+    async def delete(self, request: Request) -> Response:
+        """Delete ready messages: those that `messages` names, or those that contain `text`."""
+        spec = self.spec(request)
+        self.rights.check_entry(request, spec.vhost)
+        self.management.gate.check_read(request, spec)  # As a purge asks for.
+        check_serving(self.node)
+        body = await request_body.object_of(request)
+        place: dict[str, Any] = {"vhost": spec.vhost, "name": spec.name}
+        if "messages" in body:
+            return json_response(await self.ask("delete_messages", **place, messages=body["messages"]))
+        text, cursor = body.get("text"), body.get("cursor")
+        if not isinstance(text, str) or not (cursor is None or _is_cursor(cursor)):
+            raise bad_request("give messages, or a text and perhaps a cursor")
+        return json_response(await self.ask("delete_matching", **place, text=text, cursor=cursor))
 
     # -- Policies ------------------------------------------------------------------------------------------------
 
@@ -113,6 +152,20 @@ class PageQueryHandlers(OwnPathHandlers):
         asked = {"vhost": spec.vhost, "queue": spec.name, "name": request.parameters["name"]}
         await self.ask("release_lease", **asked)
         return Response(204)
+
+
+def _cursor(text: str) -> list[int] | None:
+    """Raises Problem."""
+    if not text:
+        return None
+    parts = text.split(",")
+    if len(parts) != 2 or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
+        raise bad_request("a cursor is two numbers")
+    return [int(part) for part in parts]
+
+
+def _is_cursor(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(type(one) is int and one >= 0 for one in value)
 
 
 async def _found(search: Pattern, specs: Iterable[Any], fits: Callable[[Any], object]) -> dict[str, Any]:

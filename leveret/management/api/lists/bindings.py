@@ -79,12 +79,12 @@ class BindingHandlers(Handlers):
         return await self._these(request, self.metadata.bindings_to(vhost, "queue", queue))
 
     async def from_exchange(self, request: Request) -> Response:
-        vhost, source = request.parameters["vhost"], _exchange(request.parameters["exchange"])
+        vhost, source = request.parameters["vhost"], exchange_name(request.parameters["exchange"])
         self.rights.check_vhost(request, vhost)
         return await self._these(request, self.metadata.bindings_from(vhost, source))
 
     async def to_exchange(self, request: Request) -> Response:
-        vhost, name = request.parameters["vhost"], _exchange(request.parameters["exchange"])
+        vhost, name = request.parameters["vhost"], exchange_name(request.parameters["exchange"])
         self.rights.check_vhost(request, vhost)
         return await self._these(request, self.metadata.bindings_to(vhost, "exchange", name))
 
@@ -92,8 +92,8 @@ class BindingHandlers(Handlers):
         given = request.parameters
         self.rights.check_vhost(request, given["vhost"])
         kind: DestinationKind = "queue" if "queue" in given else "exchange"
-        name = given["queue"] if kind == "queue" else _exchange(given["exchange"])
-        source = _exchange(given["source"])
+        name = given["queue"] if kind == "queue" else exchange_name(given["exchange"])
+        source = exchange_name(given["source"])
         return [one for one in self.metadata.bindings_to(given["vhost"], kind, name) if one.source == source]
 
     async def between(self, request: Request) -> Response:
@@ -120,5 +120,5 @@ def shown(binding: Binding) -> Row:
     }
 
 
-def _exchange(name: str) -> str:
+def exchange_name(name: str) -> str:
     return "" if name == DEFAULT else name

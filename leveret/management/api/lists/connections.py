@@ -57,10 +57,12 @@ class ConnectionHandlers(Handlers):
             self.rights.check_vhost(request, vhost)
         sees_all = self.rights.is_monitor(request)
         found: list[Client] = []
+        # Not in RabbitMQ: connections of one protocol, such as `stomp`.
+        only = {"protocol": protocol.lower()} if (protocol := request.asked("protocol")) else {}
         for node in self.everyone.running():
             after: int | None = 0
             while after is not None:
-                answer = await self.everyone.one(node, "local_client_names", {"after": after})
+                answer = await self.everyone.one(node, "local_client_names", {"after": after, **only})
                 if answer is None:
                     break
                 after = answer["next"]

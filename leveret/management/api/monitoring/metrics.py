@@ -287,8 +287,10 @@ def node_figures(control: Control, http_logins: tuple[int, int], turns: TurnTime
         *_resources(control),
         *_churn(control),
         *_global(control),
+        *_sizes(control),
         *_logins(control, http_logins),
         *_shovels(control),
+        *_federation(control),
         *_consensus(control),
         *_log(control),
         *_turns(turns),
@@ -449,7 +451,7 @@ def _logins(control: Control, http: tuple[int, int]) -> list[Figure]:
 
 
 def _shovels(control: Control) -> list[Figure]:
-    """Return the shovels that this node runs, by state, and what they have moved."""
+    """Return the shovels that this node runs, by state, and what each has moved, also before this node ran it."""
     statuses = control.server.node.shovels.statuses()
     if not statuses:
         return []
@@ -457,12 +459,53 @@ def _shovels(control: Control) -> list[Figure]:
     family = "shovel_metrics"
     samples = [Sample(f'status="{state}"', count) for state, count in sorted(states.items())]
     found = (
-        ("shovel_messages_forwarded_total", COUNTER, "Messages that shovels have moved", "forwarded"),
-        ("shovel_bytes_forwarded_total", COUNTER, "Bytes that shovels have published", "bytes"),
-        ("shovel_messages_pending", GAUGE, "Messages that shovels have published, and are not confirmed", "pending"),
+        ("shovel_messages_forwarded_total", COUNTER, "Messages that a shovel has moved", "forwarded"),
+        ("shovel_bytes_forwarded_total", COUNTER, "Bytes that a shovel has published", "bytes"),
+        ("shovel_messages_pending", GAUGE, "Messages that a shovel has published, and are not confirmed", "pending"),
+        ("shovel_messages_remaining", GAUGE, "Messages that a shovel is to move until it ends", "remaining"),
     )
+    rows = [(f'vhost="{_label(one["vhost"])}",shovel="{_label(one["name"])}"', one) for one in statuses]
     return [
         Figure("shovel_dynamic", GAUGE, "Number of dynamic shovels", family, samples),
+        *(
+            Figure(name, kind, text, family, [Sample(labels, one[key]) for labels, one in rows if one[key] is not None])
+            for name, kind, text, key in found
+        ),
+    ]
+
+
+def _sizes(control: Control) -> list[Figure]:
+    """Return the histogram of published messages by size. MQTT and STOMP have one for all their versions."""
+    samples = []
+    for protocol, label in (("amqp", PROTOCOL), ("mqtt", 'protocol="mqtt"'), ("stomp", 'protocol="stomp"')):
+        sizes = control.node.broker.totals.sizes[protocol]
+        counts, total = sizes.histogram()
+        if protocol == "amqp" or any(counts):
+            count = 0
+            for bound, there in zip((*map(str, sizes.BOUNDS), "+Inf"), counts, strict=True):
+                count += there
+                samples.append(Sample(f'{label},le="{bound}"', count, "_bucket"))
+            samples += [Sample(label, total, "_sum"), Sample(label, count, "_count")]
+    text = "Size of messages received from publishers, properties and body"
+    return [Figure("message_size_bytes", HISTOGRAM, text, "global", samples)]
+
+
+def _federation(control: Control) -> list[Figure]:
+    """Return the federation links that this node runs, by state, and what has come by them."""
+    statuses = control.server.node.federation.statuses()
+    if not statuses:
+        return []
+    states = Counter(one["status"] for one in statuses)
+    family = "federation_metrics"
+    samples = [Sample(f'status="{state}"', count) for state, count in sorted(states.items())]
+    found = (
+        ("federation_messages_forwarded_total", COUNTER, "Messages that federation links have brought", "forwarded"),
+        ("federation_messages_dropped_total", COUNTER, "Messages that federation links left out", "dropped"),
+        ("federation_bytes_forwarded_total", COUNTER, "Bytes that federation links have published", "bytes"),
+        ("federation_messages_pending", GAUGE, "Messages of federation links that are not confirmed yet", "pending"),
+    )
+    return [
+        Figure("federation_links", GAUGE, "Number of federation links", family, samples),
         *(
             Figure(name, kind, text, family, _one(sum(one[key] for one in statuses)))
             for name, kind, text, key in found
@@ -472,11 +515,14 @@ def _shovels(control: Control) -> list[Figure]:
 
 def _consensus(control: Control) -> list[Figure]:
     raft = control.node.cluster.raft
+    latency_s = control.node.cluster.commit_latency_s
     found = (
         ("raft_term_total", COUNTER, "Current Raft term number", raft.term),
         ("raft_log_commit_index", GAUGE, "Raft log commit index", raft.commit),
         ("raft_log_last_applied_index", GAUGE, "Raft log last applied index", raft.applied),
         ("raft_log_last_written_index", GAUGE, "Raft log last written index", raft.last_index),
+        ("raft_log_snapshot_index", GAUGE, "Raft log snapshot index", raft.snapshot.index),
+        ("raft_entry_commit_latency_seconds", GAUGE, "Time taken for a log entry to be committed", latency_s),
     )
     return [Figure(name, kind, text, "ra_metrics", _one(value)) for name, kind, text, value in found]
 
@@ -558,7 +604,7 @@ def _turns(turns: TurnTimes) -> list[Figure]:
 
 
 def _label(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _spools(control: Control) -> list[Figure]:

@@ -248,7 +248,7 @@ class MetricHandlers(Handlers):
             ("queues", "Queues available", led),
         )
         found = [m.Figure(name, m.GAUGE, text, "", [m.Sample("", value)]) for name, text, value in both]
-        others = await self._mqtt_clients() | await self._stomp_clients()
+        others = await self._other_clients()
         for name, text, value, at in (
             ("global_publishers", "Publishers currently connected", publishers, 0),
             ("global_consumers", "Consumers currently connected", consumers, 1),
@@ -258,33 +258,21 @@ class MetricHandlers(Handlers):
         found += m.mirror_figures(await mirror_figures(self.control))
         return list(self._figures(PREFIX, [*found, *self._identity(endpoint)]))
 
-    async def _mqtt_clients(self) -> dict[str, list[int]]:
-        """Return how many MQTT clients have published, and how many are subscribed to something, by protocol. As with
-        RabbitMQ, a client is one consumer, whatever its subscriptions."""
-        if not self.node.settings.has_mqtt:
-            return {}
+    async def _other_clients(self) -> dict[str, list[int]]:
+        """Return by protocol how many clients of MQTT and STOMP have published, and how many consumers they are. A
+        client of MQTT is one consumer, whatever its subscriptions, as with RabbitMQ."""
+        settings = self.node.settings
+        protocols = (
+            *(m.MQTT_PROTOCOLS.values() if settings.has_mqtt else ()),
+            *(m.STOMP_PROTOCOLS.values() if settings.has_stomp else ()),
+        )
+        found = {labels: [0, 0] for labels in protocols}
         slices = TimeSlices()
-        found = {labels: [0, 0] for labels in m.MQTT_PROTOCOLS.values()}
-        for one in list(self.node.broker.connections):
+        for one in list(self.node.broker.connections) if found else ():
             if isinstance(one, MqttConnection):
-                counts = found[m.MQTT_PROTOCOLS[one.version]]
-                counts[0] += one.has_published
-                counts[1] += bool(one.subscriptions.options)
-            if slices.is_over():
-                await slices.rest()
-        return found
-
-    async def _stomp_clients(self) -> dict[str, list[int]]:
-        """Return how many STOMP clients have published, and how many subscriptions they have, by protocol."""
-        if not self.node.settings.has_stomp:
-            return {}
-        slices = TimeSlices()
-        found = {labels: [0, 0] for labels in m.STOMP_PROTOCOLS.values()}
-        for one in list(self.node.broker.connections):
-            if isinstance(one, StompConnection):
-                counts = found[m.STOMP_PROTOCOLS[one.version]]
-                counts[0] += one.has_published
-                counts[1] += len(one.subscriptions.of_tag)
+                _count(found[m.MQTT_PROTOCOLS[one.version]], one.has_published, bool(one.subscriptions.options))
+            elif isinstance(one, StompConnection):
+                _count(found[m.STOMP_PROTOCOLS[one.version]], one.has_published, len(one.subscriptions.of_tag))
             if slices.is_over():
                 await slices.rest()
         return found
@@ -367,3 +355,8 @@ class Exporter:
     async def handle(self, request: Request) -> Response:
         handler, request.parameters = self.router.find(request.method, request.path)
         return await handler(request)
+
+
+def _count(counts: list[int], has_published: bool, consumers: int) -> None:
+    counts[0] += has_published
+    counts[1] += consumers
