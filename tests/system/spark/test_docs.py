@@ -1,4 +1,4 @@
-"""What docs/spark.md and its notebook show works as it stands there, but for ports and paths."""
+"""What docs/spark.md, its notebook and README.md show works as it stands there, but for ports and paths."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pika
 import pytest
 
 from pyspark_leveret.options import KNOWN
+from tests.support.pages.blocks import blocks, matches
 from tests.support.servers import ROOT, Server, until
 from tests.system.spark.sessions import Patient
 
@@ -100,12 +102,44 @@ def test_the_quick_start(
     assert count(data_channel, "orders") == 0
 
 
+def test_the_readme(
+    spark: Any, data_broker: Server, queues: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [code] = re.findall(r"```python\n(spark\.read.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    run(code, spark, data_broker, tmp_path, {"spark": spark})
+    assert re.search(r"\|\s*orders\|\s*60\|", capsys.readouterr().out)
+
+
+def test_the_tutorial(
+    spark: Any, data_broker: Server, data_channel: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All of docs/tutorials/first-lake.md, with the outputs that it shows."""
+    data_channel.queue_delete("clicks")
+    given: dict[str, Any] = {}
+    for block in blocks(ROOT / "docs" / "tutorials" / "first-lake.md"):
+        if block.language == "python":
+            code = block.text.replace("BlockingConnection()", "BlockingConnection(AT)")
+            given["AT"] = pika.ConnectionParameters("127.0.0.1", data_broker.port)
+            run(code, spark, data_broker, tmp_path, given)
+            output = capsys.readouterr().out
+        elif block.is_output:
+            assert matches(block.text, output, digits_vary=False), output
+
+
 def test_the_lake(spark: Any, data_broker: Server, queues: Any, tmp_path: Path) -> None:
     for expected in (60, 120):
         run(code_under("1. A lake"), spark, data_broker, tmp_path, {"spark": spark})
         lake = spark.read.parquet(str(tmp_path / "lake" / "orders"))
         assert (lake.count(), lake.where("day is not null").count()) == (expected, expected)
         fill(queues, "orders", ORDERS)
+
+
+def test_filters(spark: Any, data_broker: Server, queues: Any, tmp_path: Path) -> None:
+    try:
+        given = run(code_under("Filters"), spark, data_broker, tmp_path, {"spark": spark})
+        assert given["late"].count() == 0
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 def test_counts(spark: Any, data_broker: Server, queues: Any, tmp_path: Path) -> None:
@@ -167,8 +201,6 @@ def test_a_batch_that_is_run_again_and_bodies_as_columns(
 def test_tables_that_take_a_batch_once(
     spark: Any, data_broker: Server, queues: Any, tmp_path: Path, heading: str, package: str
 ) -> None:
-    """The package is not needed otherwise, so the test is for those who have it."""
-    pytest.importorskip(package, exc_type=ImportError)
     given = run(code_under(heading), spark, data_broker, tmp_path, {"spark": spark})
     assert count(queues, "orders") == 0
     write = given["to_delta" if package == "deltalake" else "to_iceberg"]
@@ -202,7 +234,6 @@ Order = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order")
 def test_avro(
     spark: Any, data_broker: Server, queues: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fastavro = pytest.importorskip("fastavro", exc_type=ImportError)
     (tmp_path / "order.avsc").write_text(json.dumps(ORDER))
     queues.queue_purge("orders")
     for price in (7, 8):

@@ -1,0 +1,149 @@
+"""A node of RabbitMQ, where it is installed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+from faults.machines.node import Node, NodeError
+
+PROGRAMS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
+CONTROL = ("/usr/lib/rabbitmq/bin/rabbitmqctl", "rabbitmqctl")
+DIST_PORT = 25672
+CONTROL_S = 60.0
+COOKIE = "FAULTS"
+GREETING_S = 3.0
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+_NODE = re.compile(r"<'?([^<>']+?)'?\.\d+\.\d+\.\d+>")
+
+
+def program() -> str | None:
+    if shutil.which("epmd") is None:
+        return None
+    return next((found for found in map(shutil.which, PROGRAMS) if found), None)
+
+
+class RabbitmqNode(Node):
+    """A node without plugins. Each namespace has an epmd of its own."""
+
+    def __init__(self, number: int, host: str, space: str, folder: Path, founder: str, config: str) -> None:
+        super().__init__(number, host, space, folder)
+        self.founder = founder
+        self.epmd: subprocess.Popen[bytes] | None = None
+        lines = ["loopback_users = none", config]
+        if host != founder:
+            lines += [
+                "cluster_formation.peer_discovery_backend = classic_config",
+                f"cluster_formation.classic_config.nodes.1 = rabbit@{founder}",
+                f"cluster_formation.classic_config.nodes.2 = rabbit@{host}",
+            ]
+        (folder / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
+        (folder / "advanced.config").write_text("[{kernel, [{net_ticktime, 4}]}].\n")
+        (folder / "enabled_plugins").write_text("[].\n")
+        cookie = folder / ".erlang.cookie"
+        cookie.write_text(COOKIE)
+        cookie.chmod(0o400)
+
+    @property
+    def name(self) -> str:
+        return f"rabbit@{self.host}"
+
+    def command(self) -> list[str]:
+        found = program()
+        assert found is not None
+        return [found]
+
+    def environment(self) -> dict[str, str]:
+        folder = self.folder
+        false_clock = {
+            "LD_PRELOAD": str(FAKETIME),
+            "FAKETIME_TIMESTAMP_FILE": str(self.clock_file),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        return (false_clock if self.has_false_clock else {}) | {
+            "HOME": str(folder),
+            "RABBITMQ_USE_LONGNAME": "true",
+            "RABBITMQ_NODENAME": self.name,
+            "RABBITMQ_NODE_IP_ADDRESS": self.host,
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(DIST_PORT),
+            "RABBITMQ_MNESIA_BASE": str(self.data),
+            "RABBITMQ_LOG_BASE": str(folder / "log"),
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+            "RABBITMQ_PID_FILE": str(folder / "pid"),
+        }
+
+    def spawn(self) -> None:
+        if self.epmd is None:
+            command = ["ip", "netns", "exec", self.space, "epmd"]
+            self.epmd = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        super().spawn()
+
+    def control(self, *words: str) -> str:
+        """Raises NodeError."""
+        tool = next(found for found in map(shutil.which, CONTROL) if found)
+        command = ["ip", "netns", "exec", self.space, tool, "--longnames", "--node", self.name, *words]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RABBITMQ_")}
+        try:
+            done = subprocess.run(
+                command,
+                env=environment | self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=CONTROL_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise NodeError(f"rabbitmqctl {words[0]} took more than {CONTROL_S:g} s") from None
+        said = done.stdout.decode(errors="replace")
+        if done.returncode:
+            raise NodeError(f"rabbitmqctl {words[0]}: {said[-1_000:]}")
+        return said
+
+    def is_ready(self) -> bool:
+        """Returns whether it greets clients: rabbitmqctl would take seconds to ask. A paused node does not listen."""
+        try:
+            with socket.create_connection((self.host, self.port), GREETING_S) as client:
+                client.sendall(b"AMQP\x00\x00\x09\x01")
+                return bool(client.recv(1))
+        except OSError:
+            return False
+
+    def sees(self, count: int) -> bool:
+        try:
+            said = self.control("eval", "length(rabbit_nodes:all_running()).")
+        except NodeError:
+            return False
+        return said.split()[-1:] == [str(count)]
+
+    def copies(self) -> dict[str, tuple[str, frozenset[str], frozenset[str]]]:
+        """Returns the master, the mirrors and the mirrors in sync of all queues."""
+        said = self.control("list_queues", "--quiet", "--no-table-headers", *_COLUMNS)
+        found = {}
+        for line in said.splitlines():
+            name, pid, mirrors, synchronised = (line.split("\t") + [""] * 4)[:4]
+            if pid:
+                found[name] = (next(iter(_names(pid)), ""), _names(mirrors), _names(synchronised))
+        return found
+
+    def close(self) -> None:
+        super().close()
+        if self.epmd is not None:
+            self.epmd.kill()
+            self.epmd.wait()
+            self.epmd = None
+
+
+_COLUMNS = ("name", "pid", "slave_pids", "synchronised_slave_pids")
+
+
+def _names(pids: str) -> frozenset[str]:
+    return frozenset(_NODE.findall(pids))
