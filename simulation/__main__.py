@@ -4,6 +4,7 @@
     python -m simulation --seed N --trace                     print everything that happens in it
     python -m simulation --seed N --shrink                    find the fewest steps that still fail
     python -m simulation --soak MINUTES                       new seeds, until the time is up
+    python -m simulation --many 10000                         new seeds of all kinds combined, with a summary
     python -m simulation --mirrored …                         queues are mirrored; with any of the above
     python -m simulation --varied …                           mirrored, by policies and declarations of all kinds
     python -m simulation --featured …                         queues have TTLs, limits, …; also with --mirrored
@@ -15,6 +16,7 @@
     python -m simulation --paired …                           two nodes, one of which is often lost
     python -m simulation --witnessed …                        two nodes and a witness, one of which is often lost
     python -m simulation --ailing …                           disks stall, memory runs out, clocks jump, files break
+    python -m simulation --two-clusters …                     shovels from one to the other: see simulation.two_clusters
     python -m simulation --raft …                             consensus alone: see simulation.raft
 
 A run that fails prints what happened and the command that repeats it.
@@ -31,6 +33,8 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 
+from simulation import two_clusters
+from simulation.many import run_many
 from simulation.plan import STEPS, Plan, from_ranges
 from simulation.raft import world as raft
 from simulation.shrink import shrink
@@ -151,6 +155,9 @@ def main() -> int:
     if "--raft" in sys.argv:
         sys.argv.remove("--raft")
         return raft.main()
+    if "--two-clusters" in sys.argv:
+        sys.argv.remove("--two-clusters")
+        return two_clusters.main()
     parser = argparse.ArgumentParser(prog="python -m simulation", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=None, help="a run follows from its seed")
     parser.add_argument("--nodes", type=int, default=3)
@@ -172,6 +179,7 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="print everything that happens")
     parser.add_argument("--shrink", action="store_true", help="find the fewest steps that fail")
     parser.add_argument("--soak", type=float, default=None, metavar="MINUTES")
+    parser.add_argument("--many", type=int, default=None, metavar="RUNS")
     options = parser.parse_args()
     options.mirrored = options.mirrored or options.varied or options.rebalanced or options.drained
     if options.paired and options.witnessed:
@@ -180,10 +188,15 @@ def main() -> int:
         options.mirrored, options.nodes = True, 2
     options.featured = options.featured or options.special
     kinds = (options.mirrored, options.varied, options.featured, options.special, options.strategies)
+    if options.many is not None:
+        first = random.SystemRandom().randrange(10**6, 10**9) if options.seed is None else options.seed
+        tally = run_many(first, options.many, options.steps, lambda plan: play(plan, trace=False), print)
+        print(f"seeds from {first} on: {tally.told()}", flush=True)
+        return 1 if tally.failures else 0
     if options.soak is not None:
         return 0 if soak(options.soak, options.steps, *kinds) else 1
     if options.seed is None:
-        parser.error("--seed or --soak is needed")
+        parser.error("--seed, --soak or --many is needed")
     for seed in range(options.seed, options.seed + options.count):
         plan = Plan(seed, options.nodes, options.steps, options.without, options.noise, *kinds, options.spooled)
         plan = replace(plan, rebalanced=options.rebalanced, drained=options.drained, ailing=options.ailing)

@@ -149,13 +149,17 @@ class ShovelledWorld(World):
     def _publish_one(self, publisher: Publisher, name: str, number: int) -> None:
         body = b"%d is moved" % number
         made = content(encode(Properties(delivery_mode=2), len(body)), body, FRAME_MAX)
+        self.publish_to(publisher, "", f"from {name}", name, number, made)
+
+    def publish_to(self, publisher: Publisher, exchange: str, key: str, name: str, number: int, made: bytes) -> None:
+        """Publish a message, and note when it is told to be safe."""
 
         def then(is_safe: bool) -> None:
             if is_safe:
                 self.safe[name].add(number)
 
         try:
-            if not publisher.session.publish("", f"from {name}", made, then):
+            if not publisher.session.publish(exchange, key, made, then):
                 self.safe[name].discard(number)  # The queue is not there.
         except Refused as refused:
             self.note(publisher.machine.name, f"a publish is refused: {refused}")

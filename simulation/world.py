@@ -529,7 +529,9 @@ class World:
 
     def _forget(self, machine: Machine, others: list[Machine]) -> None:
         """Asks one node after the other until one has done it."""
-        asked = next((one for one in others if one.serving and one.server is not None), None)
+        # One that is paused does it, too: all of them may be paused because the wiped one is gone.
+        running = (one for one in others if one.alive and one.server is not None and one.server.node is not None)
+        asked = next(running, None)
         if asked is None or asked.server is None or asked.server.node is None or asked.loop is None:
             self.scheduler.after(1.0, self._forget, machine, others)
             return

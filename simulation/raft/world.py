@@ -166,6 +166,8 @@ class Node:
         """Does what Raft asks for, until a write has to be waited for."""
         while self.raft is not None and self.job is None and (ready := self.raft.ready()) is not None:
             self.world.checker.on_shown(self.id, ready)
+            if self.raft.has_forgotten:
+                raise Violation(f"{self.id} is told of entries that it never had on its disk")
             self.world.send(ready.early)
             if ready.must_sync:
                 self.log.save(ready.hard_state, ready.entries, ready.commit, ready.snapshot)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.metadata.model.commands import SetPolicy
 from simulation.clients.client import Step
-from simulation.features.queue_features import DEAD_LETTER_QUEUE, EXPIRING, HOUR_MS
+from simulation.features.queue_features import DEAD_LETTER_QUEUE, EXPIRING, HOUR_MS, PLAIN
 
 if TYPE_CHECKING:
     from simulation.checkers.message_checker import MessageChecker
@@ -47,9 +47,7 @@ class QueueFeatures:
 
     def changes_by_itself(self, queue: str) -> bool:
         """Returns whether the queue may change although no client does anything."""
-        features = self.world.plan.features().get(queue)
-        if features is None:
-            return False
+        features = self.world.plan.features().get(queue, PLAIN)
         return queue == DEAD_LETTER_QUEUE or any(
             message.queue == queue and features.ttl_of(message.extras.expires_ms) not in (None, HOUR_MS)
             for message in self.world.ledger.messages.values()

@@ -223,6 +223,9 @@ class Witnessing:
             node = None if machine.server is None else machine.server.node
             if node is None:
                 continue
+            is_led_by_other = not is_lost and self.world.consensus.leads(lost.name)
+            if is_led_by_other and not self._are_in_contact(machine.name, lost.name):
+                continue  # The others have a majority, and the way to the leader is cut for this one alone.
             if not node.cluster.has_majority or node.cluster.raft.leader is None:
                 self.world.fail(f"{who}, and {machine.name} has no majority or no leader")
             elif not self._may_stand_aside(machine) and not machine.serving:

@@ -17,10 +17,10 @@ from simulation.checkers.message_checker import MessageChecker
 from simulation.checkers.mirror_checker import MirroredLedger
 from simulation.features.broker_features import HIDDEN_QUEUE, draw_streams
 from simulation.features.queue_features import DEAD_LETTER_QUEUE
+from simulation.many import APART, KINDS, all_kinds
 from simulation.plan import Plan, from_ranges, ranges
 from simulation.shrink import shrink
 from simulation.world import Violation, World, quiet, run
-from tests.system.soak import APART, KINDS, all_kinds
 
 GROUP = 10
 

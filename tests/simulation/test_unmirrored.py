@@ -133,7 +133,7 @@ def _redelivered_after_a_crash(at: int, power: bool) -> int:
             publisher, consumer = world.clients[:2]
             publisher.give(Step(0, 0.0, "go", {"node": home}))
             consumer.give(Step(0, 0.0, "go", {"node": (home + at) % 3}))
-            world.run_for(1.0)
+            world.run_for(1.6)  # Not when the node ticks, and would note deliveries in any case.
             publisher.give(Step(0, 0.0, "publish", PUBLISH | {"count": 8, "wait": True}))
             world.run_for(1.0)
             consume = {"queue": QUEUE, "prefetch": 5, "no_ack": False, "style": "hold"}

@@ -25,6 +25,7 @@ from leveret.node.cluster.membership import MemberStatus
 from leveret.node.config.settings import Settings
 from leveret.node.sockets.peer_socket import CallFailed
 from leveret.node.system.alarms import Alarms
+from leveret.node.system.loop_watch import LoopWatch
 from tests.support.machines import World
 
 
@@ -211,6 +212,9 @@ class FakeListeners:
         self.servers.append("a door")
         self.server.ports["amqp"] = 5672
 
+    async def follow_settings(self) -> None:
+        pass
+
     async def reopened(self) -> None:
         self.server.note("reopened")
 
@@ -231,6 +235,7 @@ class FakeServer:
         self.done: list[object] = []
         self.cookie = b"the secret"
         self.listeners = FakeListeners(self)
+        self.watch = LoopWatch()
         self.announced = 0
         self.failure: Exception | None = None
         self.can_restart = True

@@ -171,6 +171,9 @@ class World:
         else:
             self.apply(command, then)
 
+    def propose_for(self, client: str, command: c.Command, then: Callable[[Applied], None]) -> None:
+        self.propose(command, then)
+
     def adopt(self, queue: LocalQueue) -> None:
         pass  # Nothing survives a restart here.
 

@@ -293,7 +293,7 @@ MIRRORED: Final = (
         "MirrorManager.submit",
         "block.enqueued = run.cut(0, len(run.contents))",
         "pass",
-        first=1060,
+        first=3055,
     ),
     _mirrored(
         "a write counts as synced at once",

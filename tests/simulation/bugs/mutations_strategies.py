@@ -20,7 +20,7 @@ STRATEGIES: Final = (
         "a paused node keeps its clients",
         3,
         "PartitionPause._pause",
-        "client.connection.close(ReplyCode.CONNECTION_FORCED, SHUTDOWN)",
+        "client.connection.close(ReplyCode.CONNECTION_FORCED, text)",
         "pass",
         first=5,
         strategies=True,

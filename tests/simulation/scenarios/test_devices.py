@@ -57,7 +57,7 @@ MUTATIONS = (
         "Wills._publish",
         "origin = Origin(PRODUCER, will.number, through.get(queue.spec.id, 0))",
         "origin = Origin(b'will %d' % broker.now_ms, 1, 0)",
-        first=2,
+        first=2000,
     ),
     Mutation(
         "sessions of a lost node stay connected",

@@ -1,0 +1,43 @@
+"""Many runs are told as one."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from simulation.many import KINDS, all_kinds, plans, run_many
+from simulation.plan import Plan
+from simulation.world import Violation, World, quiet
+
+
+def play(plan: Plan) -> tuple[World, str | None]:
+    world = World(plan)
+    try:
+        with quiet():
+            world.play()
+    except Violation as violation:
+        return world, str(violation)
+    return world, None
+
+
+def test_a_summary_of_a_few_runs() -> None:
+    said: list[str] = []
+    tally = run_many(7, 3, 15, play, said.append)
+    assert tally.runs == 3 and not tally.failures
+    assert tally.faults.total() + tally.operations.total() >= 3 * 15
+    assert tally.told().startswith("3 runs, 0 failed\n  runs by kind: ")
+
+
+def test_a_failure_is_told_with_its_command() -> None:
+    tally = run_many(7, 2, 5, lambda plan: (play(plan)[0], "lost"), lambda text: None)
+    assert len(tally.failures) == 2 and "python -m simulation --seed 8" in tally.told()
+
+
+def test_all_kinds_come_equally_often() -> None:
+    count = len(all_kinds())
+    drawn = [kinds for _, kinds in plans(1, 2 * count, 10)]
+    assert set(Counter(drawn).values()) == {2}
+    assert {kind for kinds in drawn for kind in kinds} == set(KINDS)
+
+
+def test_a_plan_follows_from_the_first_seed() -> None:
+    assert list(plans(5, 20, 10)) == list(plans(5, 20, 10))
