@@ -26,13 +26,13 @@ from benchmarks.report import docs_page, results
 from benchmarks.report.results import Results
 from benchmarks.ruler.brokers import ROOT, Broker, Leveret, RabbitMQ, installed, prepared, running
 from benchmarks.ruler.workloads import WORKLOADS, Workload, run
-from benchmarks.single import compare
+from benchmarks.single import compare, steady_rate
 from benchmarks.single.growth import Growth, Point
 from benchmarks.stomp import brokers as stomp_brokers
 from benchmarks.stomp import measures as stomp
 from benchmarks.stomp.brokers import StompLeveret
 
-SINGLE: Final = ("latency", "backlog", "start")
+SINGLE: Final = ("latency", "steady", "backlog", "start")
 GROWTH: Final = ("queues", "connections", "bindings", "waiting")
 NAMES: Final = (
     *(workload.name for workload in WORKLOADS),
@@ -149,7 +149,7 @@ class Session:
 
     def run(self) -> Results:
         workloads = [workload for workload in WORKLOADS if workload.name in self.only]
-        if workloads or "latency" in self.only:
+        if workloads or "latency" in self.only or "steady" in self.only:
             self._running(workloads)
         if "backlog" in self.only:
             self._backlog()
@@ -185,6 +185,9 @@ class Session:
             if "latency" in self.only:
                 self._latency(brokers)
                 self._save()
+            if "steady" in self.only:
+                self._steady(brokers)
+                self._save()
 
     def _latency(self, brokers: Sequence[Broker]) -> None:
         rows: dict[str, list[dict[str, float]]] = {broker.name: [] for broker in brokers}
@@ -193,6 +196,17 @@ class Session:
                 rows[broker.name].append(dataclasses.asdict(compare.latency(broker.port, self.seconds)))
                 tell(f"latency, round {number}, {broker.name}: {listed(rows[broker.name][-1])}")
         self.found.latency = {name: results.medians(values) for name, values in rows.items()}
+
+    def _steady(self, brokers: Sequence[Broker]) -> None:
+        """Measures latency at rising rates. Each round of each broker is kept: the tails of single runs differ."""
+        rates = steady_rate.RATES[:2] if self.quick else steady_rate.RATES
+        self.found.steady = {broker.name: [] for broker in brokers}
+        for rate in rates:
+            for number in range(1, self.rounds + 1):
+                for broker in brokers:
+                    point = steady_rate.steady(broker, rate, self.seconds).numbers()
+                    self.found.steady[broker.name].append(point)
+                    tell(f"steady, round {number}, {broker.name}: {listed(point)}")
 
     def _note_version(self, broker: Broker) -> None:
         if isinstance(broker, RabbitMQ):

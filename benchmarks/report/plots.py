@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from benchmarks.clusters.cluster import Rates
-from benchmarks.report.results import OTHER, OURS, TITLES, Results, away_rows, declare_rows, ratio
+from benchmarks.report.results import OTHER, OURS, TITLES, Results, away_rows, declare_rows, of_rate, ratio
 from benchmarks.ruler.workloads import WORKLOADS
 from benchmarks.single.growth import Point
 
@@ -24,6 +25,8 @@ def draw(results: Results, folder: Path) -> list[Path]:
     files = []
     if results.rates:
         files.append(save(_rates(results), folder / "benchmarks.png"))
+    if results.steady:
+        files.append(save(_steady(results), folder / "benchmarks-latency.png"))
     if results.growth:
         files.append(save(_growth(results), folder / "benchmarks-growth.png"))
     if results.away or results.spread or results.declares:
@@ -31,6 +34,36 @@ def draw(results: Results, folder: Path) -> list[Path]:
     if results.mirrored or results.members:
         files.append(save(_mirrors(results), folder / "benchmarks-mirrors.png"))
     return files
+
+
+LATENCIES: Final = (
+    ("confirm_p50", "publish to confirm, median"),
+    ("confirm_p99", "publish to confirm, 99th percentile"),
+    ("deliver_p50", "publish to delivery, median"),
+    ("deliver_p99", "publish to delivery, 99th percentile"),
+)
+
+
+def _steady(results: Results) -> Figure:
+    """Draws latency against rate: a line through the medians of the rounds, and a dot for each round."""
+    figure = _figure(12, 7)
+    for axes, (name, title) in zip(figure.subplots(2, 2).flat, LATENCIES, strict=True):
+        plain_axes(axes)
+        for broker in [one for one in (OURS, OTHER) if one in results.steady]:
+            points = results.steady[broker]
+            rates = list(dict.fromkeys(point["rate"] for point in points))
+            middles = [statistics.median(of_rate(points, rate, name)) for rate in rates]
+            axes.plot(rates, middles, color=COLOURS[broker], label=TITLES[broker])
+            axes.scatter(
+                [point["rate"] for point in points], [point[name] for point in points], s=10, color=COLOURS[broker]
+            )
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("messages a second", fontsize=9)
+        axes.set_ylabel("ms", fontsize=9)
+        axes.legend(frameon=False, fontsize=8)
+    return figure
 
 
 def _figure(width: float, height: float) -> Figure:

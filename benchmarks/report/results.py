@@ -33,6 +33,7 @@ class Results:
     environment: dict[str, str] = field(default_factory=dict)
     rates: dict[str, dict[str, float]] = field(default_factory=dict)  # workload → broker → messages a second
     latency: dict[str, dict[str, float]] = field(default_factory=dict)  # broker → Latency, and so on
+    steady: dict[str, list[Point]] = field(default_factory=dict)  # broker → Steady of each rate and round
     start: dict[str, dict[str, float]] = field(default_factory=dict)
     backlog: dict[str, dict[str, float]] = field(default_factory=dict)
     growth: dict[str, list[Point]] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class Results:
         tables += [*self.away.values(), *self.declares.values()]
         measured = {
             *self.latency,
+            *self.steady,
             *self.start,
             *self.backlog,
             *self.pause,
@@ -120,6 +122,7 @@ def markdown(results: Results) -> str:
         ", ".join(f"{name}: {value}" for name, value in results.environment.items()) + ".",
         _workloads(results),
         _single("", SINGLE, results),
+        _steady(results),
         *(_rates(title, head, rows(results), results) for title, head, rows in CLUSTER),
         _single("The master is killed; a mirror is filled", MIRRORS, results),
         _mqtt(results),
@@ -173,6 +176,45 @@ SINGLE: Final[tuple[Shown, ...]] = (
     ("start", "seconds", "start to first connection, s", "{:.2f}".format),
     ("start", "idle_bytes", "memory when idle, MiB", lambda value: f"{value / MIB:,.0f}"),
 )
+
+
+STEADY: Final = {
+    "confirm_p50": "publish to confirm, median, ms",
+    "confirm_p99": "publish to confirm, 99th percentile, ms",
+    "deliver_p50": "publish to delivery, median, ms",
+    "deliver_p99": "publish to delivery, 99th percentile, ms",
+    "cpu_us": "processor time of the broker for a message, µs",
+}
+
+
+def of_rate(points: Sequence[Point], rate: float, name: str) -> list[float]:
+    """Returns one figure of all rounds at a rate."""
+    return [point[name] for point in points if point["rate"] == rate]
+
+
+def _steady(results: Results) -> str:
+    """Returns a table of medians over the rounds, with the lowest and the highest round behind each."""
+    if not results.steady:
+        return ""
+    brokers = [name for name in (OURS, OTHER) if name in results.steady]
+    rates = list(dict.fromkeys(point["rate"] for point in results.steady[brokers[0]]))
+    rows = []
+    for rate in rates:
+        for name, text in STEADY.items():
+            found = [of_rate(results.steady[broker], rate, name) for broker in brokers]
+            cells = [_with_range(values, 0 if name == "cpu_us" else 2) for values in found]
+            if len(brokers) > 1:
+                cells.append(ratio(statistics.median(found[0]), statistics.median(found[1])))
+            rows.append([f"{rate:,.0f} a second: {text}", *cells])
+    head = ["a steady rate", *(TITLES[name] for name in brokers), *(["ratio"] if len(brokers) > 1 else [])]
+    return "### Latency at a steady rate\n\n" + table(head, rows)
+
+
+def _with_range(values: Sequence[float], digits: int) -> str:
+    middle = f"{statistics.median(values):,.{digits}f}"
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
 
 
 INCIDENTS: Final = {

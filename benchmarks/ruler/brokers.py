@@ -133,6 +133,11 @@ class Server(ABC):
         self.strike()
         self.bury()
 
+    def cpu_s(self) -> float:
+        """Returns the processor time that its process has taken so far."""
+        fields = Path(f"/proc/{self.pid()}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def resident_bytes(self) -> int:
         pid = self.pid()
         with contextlib.suppress(FileNotFoundError):  # Systems without /proc have ps.

@@ -16,7 +16,7 @@ from benchmarks.ruler.brokers import Leveret, prepared, running
 from benchmarks.ruler.calls import Connection
 from benchmarks.ruler.load import Consumer, drive
 from benchmarks.ruler.workloads import WORKLOADS, Workload, encode, run
-from benchmarks.single import compare
+from benchmarks.single import compare, steady_rate, trace_latency
 from benchmarks.single.growth import bind_many, pairs
 from leveret.client import amqp
 from leveret.client.amqp import BrokerError
@@ -214,3 +214,39 @@ def test_the_page_keeps_what_is_around_its_results() -> None:
     assert docs_page.insert(docs_page.insert(page, "new\n"), "new\n") == docs_page.insert(page, "new\n")
     with pytest.raises(ValueError, match="results"):
         docs_page.insert("no marks", "new")
+
+
+def test_latency_at_a_steady_rate() -> None:
+    with running(Leveret) as broker:
+        found = steady_rate.steady(broker, 200, 0.3, queues=2)
+    assert found.deliver_p50 > 0 and 0 < found.confirm_p50 <= found.confirm_p99
+    both = Results(steady={"leveret": [found.numbers(), found.numbers()], "rabbitmq": [found.numbers()]})
+    text = results.markdown(both)
+    assert "| 200 a second: publish to confirm, median, ms |" in text and "| 1.00 |" in text
+    assert both.brokers() == ["leveret", "rabbitmq"]
+
+
+def test_confirms_of_a_steady_rate_are_noted_once() -> None:
+    load = steady_rate.SteadyLoad.__new__(steady_rate.SteadyLoad)
+    load.confirmed, load.through, load.base, load.open_confirms = [0.0] * 5, 0, 10, 5
+    for tag, multiple, now in [(12, 0, 1.0), (13, 1, 2.0), (13, 1, 3.0), (15, 1, 4.0)]:
+        load._on_confirm(tag, multiple, now)
+    assert load.confirmed == [2.0, 1.0, 2.0, 4.0, 4.0]
+    assert (load.through, load.open_confirms) == (5, 0)
+
+
+def test_the_stages_of_a_confirm() -> None:
+    """Notes of another message's commit before and after do not count."""
+    names = [name for name, _ in trace_latency.STAGES]
+    one = trace_latency.Traced(1_000)
+    one.confirmed, one.delivered = 1_000 * len(names), 5_000
+    events = [("turn", 500)] + [(name, 1_000 * (at + 1)) for at, name in enumerate(names[1:-1], 1)] + [("turn", 99_000)]
+    found = trace_latency.stages_of(one, events)
+    assert found is not None and list(found) == names[1:] and set(found.values()) == {1.0}
+    assert trace_latency.stages_of(one, events[:-3]) is None
+    text = trace_latency.table([one, one], events)
+    assert "| sync of the disk | 1 | 1 |" in text and "2 of 2 messages" in text
+
+
+def test_a_traced_node() -> None:
+    assert "publish to confirm" in trace_latency.trace(count=20, pause_s=0.001)
