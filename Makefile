@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 EXTRAS ?= test,bench
 # Only folders that hold Python: mypy refuses an empty one.
-CODE := $(sort $(dir $(wildcard $(addsuffix /*.py,leveret pyspark_leveret simulation benchmarks tests))))
+CODE := $(sort $(dir $(wildcard $(addsuffix /*.py,leveret pyspark_leveret simulation benchmarks faults tests))))
 NODE_PACKAGES := amqplib mqtt stompit @stomp/stompjs ws
 NODE_CLIENTS := node_modules/.amqplib-mqtt-stomp
 CORES := $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8))')
@@ -18,7 +18,7 @@ PURE_PROCESSES := $(shell echo $$(($(CORES) + 1)))
 # that runs tests, compiles everything it imports, which takes longer than all else it does to start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lock versions install run test check lint types pure pytest node-clients debian-clients chromium java bench bench-spark demo long soak soak-spark fuzz compare clean
+.PHONY: docs references lock versions dist install run test check lint types pure pytest node-clients debian-clients chromium java bench bench-spark demo long faults soak soak-spark fuzz compare screenshots clean
 
 install: $(STAMP)
 
@@ -92,6 +92,10 @@ chromium:
 	    echo "chromium: there is none here, so the tests of the page in a browser are skipped"; \
 	fi
 
+# The pictures of docs/page.md: of the real page, in a real browser, with a cluster of three behind it.
+screenshots: $(STAMP)
+	$(PY) -m tests.system.page.pictures
+
 # Java 17 or newer, for Spark. It is installed where that can be done without asking; else the tests with Spark are
 # skipped, and say so.
 java:
@@ -111,6 +115,19 @@ java:
 # SETS=spark tests what the Spark connector does with each version of Spark.
 versions:
 	$(PYTHON) packaging/versions.py $(SETS)
+
+# docs/reference, made from the code. `make references` after a new setting, command, request or metric.
+references: $(STAMP)
+	$(PY) -m tests.support.references
+
+# Wheel and source distribution in dist/, each installed in a fresh environment and tried with every Python that is here.
+dist: $(STAMP)
+	$(PY) packaging/dist.py
+
+# A static site of the pages in docs/, in build/site. Broken links are errors.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@echo "docs: build/site/index.html"
 
 # The versions and hashes that the image is built from.
 lock:
@@ -132,6 +149,11 @@ bench-spark: $(STAMP) java
 # Tests that take too long for every change: all deliberate bugs, more seeds, the audit, Spark's own clusters.
 long: $(STAMP) java
 	$(PY) -m pytest -r fEs -m long --numprocesses $(PROCESSES) --dist worksteal
+
+# Faults of real clusters, each for a minute, in about an hour; needs root, for namespaces and mounts. BROKER=rabbitmq
+# for RabbitMQ.
+faults: $(STAMP)
+	$(PY) -m faults --all $(if $(BROKER),--broker $(BROKER)) $(if $(SEED),--seed $(SEED))
 
 MINUTES ?= 10
 soak: $(STAMP) long

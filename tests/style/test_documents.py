@@ -2,37 +2,58 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from faults.cases.every import CASES
 from leveret.cli.ctl.base.parse import parse
 from leveret.cli.ctl.main import COMMANDS
 from leveret.cli.main import build_parser
 from leveret.node.config import schema
+from tests.support.pages.blocks import blocks, matches, pages, problems
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [*ROOT.glob("*.md"), *DOCS.glob("*.md")]
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
 PROMPT = re.compile(r"^(\w*\$ +|source <\()")
 NAMED_FILE = re.compile(r"`([\w.-]+(?:/[\w.-]+)*\.(?:py|md|js|toml|lock|yaml|txt))`")
 MADE = {"results.md", "leveret.conf", "definitions.json"}  # Files that a reader has or makes, not this repository.
 
 
 def lines(page: Path) -> Iterator[str]:
-    """Yields the lines of the blocks without a language, with continued lines joined."""
-    for language, block in BLOCK.findall(page.read_text(encoding="utf-8")):
-        if not language:
-            yield from block.replace("\\\n", " ").splitlines()
+    """Yields the lines of commands and settings, with continued lines joined."""
+    for block in blocks(page):
+        if block.language in ("sh", "console", "ini"):
+            yield from block.text.replace("\\\n", " ").splitlines()
+
+
+def test_blocks() -> None:
+    """Each block of code is run by a test, or says why it cannot be; see `tests/support/pages/blocks.py`."""
+    assert [problem for page in pages() for problem in problems(page)] == []
+
+
+def test_json() -> None:
+    for page in pages():
+        for block in blocks(page):
+            if block.language == "json":
+                json.loads(block.text)
+
+
+def test_outputs_are_compared() -> None:
+    assert matches("a\n…\nb  12 …", "a\n1\n2\nb 7 x", digits_vary=True)
+    assert matches("a … c", "a b c\n", digits_vary=False)
+    assert not matches("a 1", "a 2", digits_vary=False)
+    assert not matches("a", "a\nb", digits_vary=False)
 
 
 def test_commands() -> None:
     found = 0
     for page in PAGES:
         for line in lines(page):
-            command = re.split(r" [>|] |\)$", PROMPT.sub("", line))[0]
+            command = re.split(r" [>|] |\)$| &$", PROMPT.sub("", line))[0]
             words = shlex.split(command, comments=True) if command.startswith("leveret") else []
             if words[:1] == ["leveretctl"]:
                 name, _ = parse(words[1:], COMMANDS)
@@ -52,7 +73,7 @@ def test_settings() -> None:
             if setting is not None:
                 rule = schema.find(setting[1])
                 assert rule is not None and isinstance(rule.rule, schema.Used), f"{page.name}: {line}"
-                if not setting[2].startswith("/"):  # A file, which is not on this machine.
+                if rule.rule.parse is not schema.readable_file:  # Which is not on this machine.
                     rule.rule.parse(setting[2])
                 found += 1
     assert found > 20
@@ -89,7 +110,7 @@ def test_named_files() -> None:
 
 def _sources() -> Iterator[Path]:
     yield from ROOT.glob("*")
-    for folder in ("leveret", "pyspark_leveret", "simulation", "benchmarks", "tests", "docs", "packaging"):
+    for folder in ("leveret", "pyspark_leveret", "simulation", "benchmarks", "faults", "tests", "docs", "packaging"):
         yield from (ROOT / folder).rglob("*")
 
 
@@ -105,8 +126,10 @@ def test_the_checks_of_the_table() -> None:
 def test_faults_are_shown_by_tests_that_exist() -> None:
     """Each row of the tables in reliability.md names a test, and each named test exists."""
     text = (DOCS / "reliability.md").read_text()
-    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| fault")]
-    assert len(rows) > 20
+    tabled = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith(("| fault", "| #"))]
+    cases = re.findall(r"^\| \d* \| `--case ([a-z-]+) --seed \d+ --seconds \d+` \|", text, re.MULTILINE)
+    rows = [line for line in tabled if "| `--case " not in line]
+    assert len(rows) > 20 and len(cases) == len(tabled) - len(rows) > 20 and not set(cases) - CASES.keys()
     for row in rows:
         assert row.count("|") == 7, row
         named = re.findall(r"`([a-z_/]+\.py)::(test_[a-z_]+)`", row)

@@ -20,8 +20,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MODULES_MAX = 14
-FOLDERS = ("leveret", "pyspark_leveret", "simulation", "benchmarks", "tests")  # In which packages are small.
-LAYERED = ("leveret", "simulation", "benchmarks")  # Whose packages stand in `LAYERS`.
+FOLDERS = ("leveret", "pyspark_leveret", "simulation", "benchmarks", "faults", "tests")  # In which packages are small.
+LAYERED = ("leveret", "simulation", "benchmarks", "faults")  # Whose packages stand in `LAYERS`.
 
 LAYERS = (
     "leveret",
@@ -39,8 +39,10 @@ LAYERS = (
     "leveret.metadata.shovel",
     "leveret.metadata.model",
     "leveret.metadata.rules",
+    "leveret.metadata.federation",
     "leveret.metadata",
     "leveret.shovel",
+    "leveret.federation",
     "leveret.links",
     "leveret.replication",
     "leveret.broker.routing",
@@ -65,6 +67,7 @@ LAYERS = (
     "leveret.node.admin.common",
     "leveret.node.cluster",
     "leveret.node.shovels",
+    "leveret.node.federation",
     "leveret.node.stats",
     "leveret.node.admin.metadata",
     "leveret.node.admin.queues",
@@ -87,6 +90,7 @@ LAYERS = (
     "leveret.cli.ctl.queues",
     "leveret.cli.ctl.nodes",
     "leveret.cli.ctl",
+    "leveret.cli.rabbitmq",
     "leveret.testing",
     "simulation.core",
     "simulation.raft",
@@ -106,6 +110,11 @@ LAYERS = (
     "benchmarks.report",
     "benchmarks.scaling",
     "benchmarks",
+    "faults.history",
+    "faults.machines",
+    "faults.clients",
+    "faults.cases",
+    "faults",
 )
 
 # Imports inside functions that go against the direction: the module, the package it imports, and why.

@@ -23,7 +23,11 @@ import yaml
 from leveret.cli.ctl.base.parse import parse
 from leveret.cli.ctl.main import COMMANDS
 from leveret.cli.main import build_parser
-from leveret.node.config.load import load
+from leveret.cli.names import PROGRAMS
+from leveret.cli.rabbitmq.programs import CTL
+from leveret.cli.rabbitmq.server import apply_defaults
+from leveret.node.config import plugins
+from leveret.node.config.load import PLUGINS, Given, load
 from leveret.node.config.settings import Listener, Settings
 from leveret.node.system import systemd
 
@@ -32,13 +36,16 @@ UNIT = PACKAGING / "systemd" / "leveret.service"
 CONF = PACKAGING / "systemd" / "leveret.conf"
 DOCKERFILE = PACKAGING / "docker" / "Dockerfile"
 COMPOSE = PACKAGING / "docker" / "compose.yaml"
+ENTRYPOINT = PACKAGING / "docker" / "docker-entrypoint.sh"
+ETC = PACKAGING / "docker" / "etc"
+HAPROXY = PACKAGING / "docker" / "haproxy.cfg"
 KUBERNETES = PACKAGING / "kubernetes" / "leveret.yaml"
-EVERYWHERE = Listener("0.0.0.0", 5672)
+EVERYWHERE = Listener("", 5672)
 
 
 def check_ctl(words: list[str]) -> None:
-    """A line of leveretctl that would be understood."""
-    assert words[0].endswith("leveretctl"), words
+    """A line of leveretctl, or of one of RabbitMQ's tools, that would be understood."""
+    assert words[0] in CTL and words[0] in PROGRAMS, words
     name, _ = parse(words[1:], COMMANDS)
     assert name in COMMANDS, words
 
@@ -134,8 +141,18 @@ def image_environment() -> dict[str, str]:
     return found
 
 
+def in_the_image(etc: Path, **environ: str) -> Settings:
+    """Returns the settings that rabbitmq-server has in the image, with the files of a folder as /etc/rabbitmq."""
+    found = {**image_environment(), **environ}
+    apply_defaults(found, "b3a1c4", str(etc), "/no/such/folder")
+    found.setdefault("RABBITMQ_MNESIA_BASE", "/var/lib/rabbitmq/mnesia")
+    loaded = load([Given("listeners.tcp.default", "5672", PLUGINS, "rabbitmq-server")], found)
+    assert [one for one in loaded.warnings if "USE_LONGNAME" not in one] == []
+    return loaded.settings
+
+
 def test_the_image() -> None:
-    known = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "EXPOSE", "VOLUME", "USER", "STOPSIGNAL", "HEALTHCHECK",
+    known = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "EXPOSE", "VOLUME", "STOPSIGNAL", "HEALTHCHECK",
              "ENTRYPOINT", "CMD", "ARG"}  # fmt: skip
     words = [word for word, _ in instructions()]
     assert set(words) == known and words[:2] == ["ARG", "FROM"]
@@ -143,19 +160,38 @@ def test_the_image() -> None:
     assert instructions()[0][1].startswith("PYTHON_IMAGE=python:3.")
     assert {rest.split()[0] for word, rest in instructions() if word == "FROM"} == {"${PYTHON_IMAGE}"}
     by_word = dict(instructions())  # The last of each.
-    command = yaml.safe_load(by_word["ENTRYPOINT"]) + yaml.safe_load(by_word["CMD"])
-    assert command[0] == "leveret" and build_parser().parse_args(command[1:]).command == "server"
+    assert yaml.safe_load(by_word["ENTRYPOINT"]) == [ENTRYPOINT.name] and os.access(ENTRYPOINT, os.X_OK)
+    assert yaml.safe_load(by_word["CMD"]) == ["rabbitmq-server"]
     check_ctl(yaml.safe_load(by_word["HEALTHCHECK"].partition("CMD ")[2]))
     for word, rest in instructions():
         if word == "COPY" and not rest.startswith("--from"):
-            assert all((PACKAGING.parent / name).exists() for name in rest.split()[:-1])
-    ports = {EVERYWHERE.port + offset for offset in (0, 10_000, 10_020, 20_000)}
-    assert set(map(int, by_word["EXPOSE"].split())) == ports
-    leveret = {name: value for name, value in image_environment().items() if name.startswith("LEVERET_")}
-    settings = settings_of(leveret)
+            sources = [name for name in rest.split()[:-1] if not name.startswith("--")]
+            assert all((PACKAGING.parent / name).exists() for name in sources)
+    assert image_environment()["HOME"] == by_word["VOLUME"] == "/var/lib/rabbitmq"
+    assert any("--uid 999 --gid rabbitmq" in rest and "--gid 999 rabbitmq" in rest for _, rest in instructions())
+
+
+def test_the_image_has_rabbitmqs_defaults() -> None:
+    settings = in_the_image(ETC)
     assert settings.tcp_listeners == (EVERYWHERE,)
-    assert [one.port for one in settings.prometheus_listeners] == [15692]
-    assert settings.data_dir.startswith(by_word["VOLUME"])
+    assert settings.node_name == "rabbit@b3a1c4" and settings.data_dir == "/var/lib/rabbitmq/mnesia/rabbit@b3a1c4"
+    assert settings.loopback_users == frozenset() and settings.log_console and settings.log_file is None
+    exposed = set(map(int, dict(instructions())["EXPOSE"].split()))
+    used = (*settings.management_listeners, *settings.prometheus_listeners, *settings.tcp_listeners)
+    assert {one.port for one in used} | {settings.cluster_listener.port} <= exposed
+    assert {port.number for port in plugins.PORTS.values()} <= exposed
+
+
+@pytest.mark.parametrize(
+    "name", ["RABBITMQ_DEFAULT_PASS_FILE", "RABBITMQ_SSL_CERTFILE", "RABBITMQ_MANAGEMENT_SSL_KEYFILE"]
+)
+def test_the_entry_point_refuses_what_rabbitmqs_does(name: str, tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "RABBITMQ_DATA_DIR": str(tmp_path), name: "x", "RABBITMQ_CONFIG_FILE": "y"}
+    done = subprocess.run([ENTRYPOINT, "echo", "started"], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and f"error: {name} is set but deprecated" in done.stderr and not done.stdout
+    del environ[name]
+    done = subprocess.run([ENTRYPOINT, "echo", "started"], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "started\n"
 
 
 def locked(name: str) -> dict[str, tuple[str, list[str]]]:
@@ -196,7 +232,7 @@ def test_the_lowest_versions_can_be_named() -> None:
     project = tomllib.loads((PACKAGING.parent / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     for requirement in [*project["dependencies"], *extras["spark"], *extras["test"]]:
-        assert re.fullmatch(r"[A-Za-z0-9_.-]+(\[[a-z]+\])?>=[0-9.]+", requirement), requirement
+        assert re.fullmatch(r"[A-Za-z0-9_.-]+(\[[a-z-]+\])?>=[0-9.]+", requirement), requirement
 
 
 def filled(value: str) -> str:
@@ -207,26 +243,28 @@ def filled(value: str) -> str:
 def test_the_compose_file() -> None:
     document = yaml.safe_load(COMPOSE.read_text())
     services = document["services"]
-    assert set(services) == set(document["volumes"]) == {"one", "two", "three"}
-    ports: list[str] = []
+    balancer = services.pop("balancer")
+    assert set(services) == set(document["volumes"]) == set(balancer["depends_on"]) == {"one", "two", "three"}
     for name, service in services.items():
         build = service["build"]
         context = COMPOSE.parent / build["context"]
         assert (context / build["dockerfile"]).resolve() == DOCKERFILE.resolve()
         environ = {key: filled(str(value)) for key, value in service["environment"].items()}
-        settings = settings_of({**leveret_of_image(), **environ})
-        assert settings.node_name == f"leveret@{name}" and settings.cluster_host == service["hostname"] == name
+        settings = in_the_image(ETC, **environ)
+        assert settings.node_name == f"rabbit@{name}" and settings.cluster_host == service["hostname"] == name
         assert settings.discovery is not None
         assert {node.host for node in settings.discovery.nodes} == set(services)
         assert settings.discovery.founders == 3
         assert settings.log_console_form.json and settings.default_user == "admin"
+        assert service["volumes"] == [f"{name}:{dict(instructions())['VOLUME']}"]
         check_ctl(service["healthcheck"]["test"][1:])
-        ports += service["ports"]
-    assert len(set(ports)) == len(ports) == 6
-
-
-def leveret_of_image() -> dict[str, str]:
-    return {name: value for name, value in image_environment().items() if name.startswith("LEVERET_")}
+    config, *_ = balancer["volumes"][0].split(":")
+    assert (COMPOSE.parent / config).resolve() == HAPROXY
+    servers = re.findall(r"^ +server (\w+) (\w+):(\d+)$", HAPROXY.read_text(), re.MULTILINE)
+    assert {(host, int(port)) for name, host, port in servers if name == host} == {
+        (name, port) for name in services for port in (5672, 15672)
+    }
+    assert sorted(balancer["ports"]) == ["127.0.0.1:15672:15672", "127.0.0.1:5672:5672"]
 
 
 # -- Kubernetes ----------------------------------------------------------------------------------------------------
@@ -285,27 +323,79 @@ def test_who_may_come_to_which_port(objects: dict[str, dict[str, Any]]) -> None:
 
 
 def test_a_pod_finds_the_others(objects: dict[str, dict[str, Any]], tmp_path: Path) -> None:
-    """As the node reads it: the file of the ConfigMap, and the container's environment."""
+    """As the node reads it: the image's files, that of the ConfigMap, and the container's environment."""
     spec = objects["StatefulSet/leveret"]["spec"]
     (container,) = spec["template"]["spec"]["containers"]
-    conf = tmp_path / "leveret.conf"
-    conf.write_text(objects["ConfigMap/leveret"]["data"]["leveret.conf"])
-    parsed = build_parser().parse_args(container["args"])
-    assert parsed.config == "/etc/leveret/leveret.conf"
-    environ = leveret_of_image()
+    etc = tmp_path / "etc"
+    shutil.copytree(ETC, etc)
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    file = mounts["config"]["subPath"]
+    assert mounts["config"]["mountPath"] == f"/etc/rabbitmq/conf.d/{file}"
+    (etc / "conf.d" / file).write_text(objects["ConfigMap/leveret"]["data"][file])
+    environ = {}
     for one in container["env"]:
         value = one.get("value", f"value-of-{one['name']}")
         environ[one["name"]] = value.replace("$(POD_NAME)", "leveret-1")
-    environ.pop("POD_NAME")
-    settings = settings_of(environ, conf)
+    settings = in_the_image(etc, **environ)
     assert settings.discovery is not None
     assert (settings.discovery.backend, settings.discovery.founders) == ("dns", spec["replicas"])
     assert settings.discovery.hostname == spec["serviceName"]
     assert settings.cluster_host == f"leveret-1.{spec['serviceName']}"
-    assert settings.cluster_listener.port == 25_672 and settings.cluster_listener.host in ("", "0.0.0.0")
-    assert [one.host for one in settings.tcp_listeners] in ([""], ["0.0.0.0"])
-    mounted = [mount["mountPath"] for mount in container["volumeMounts"]]
-    assert any(settings.data_dir.startswith(f"{path}/") for path in mounted)
+    assert settings.cluster_listener == Listener("", 25_672) and settings.tcp_listeners == (EVERYWHERE,)
+    assert settings.data_dir.startswith(f"{mounts['data']['mountPath']}/")
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")
+def test_the_kustomization_renders(objects: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    """With an overlay, as its head has it."""
+    shutil.copytree(KUBERNETES.parent, tmp_path / "leveret")
+    overlay = tmp_path / "mine"
+    overlay.mkdir()
+    (overlay / "kustomization.yaml").write_text(
+        "resources: [../leveret]\nnamespace: burrow\nreplicas: [{name: leveret, count: 5}]\n"
+        'images: [{name: leveret, newName: registry.example.org/leveret, digest: "sha256:12"}]\n'
+    )
+    done = subprocess.run(["kubectl", "kustomize", overlay], capture_output=True, text=True, check=True)
+    rendered = {f"{one['kind']}/{one['metadata']['name']}": one for one in yaml.safe_load_all(done.stdout)}
+    assert set(rendered) == set(objects)
+    assert {one["metadata"]["namespace"] for one in rendered.values()} == {"burrow"}
+    spec = rendered["StatefulSet/leveret"]["spec"]
+    assert spec["replicas"] == 5
+    assert spec["template"]["spec"]["containers"][0]["image"] == "registry.example.org/leveret@sha256:12"
+
+
+def test_what_the_cluster_operator_writes_is_understood(tmp_path: Path) -> None:
+    """Its files in conf.d, its list of plugins and its environment, with what the example of a cluster adds."""
+    cluster = yaml.safe_load((KUBERNETES.parent / "operator" / "cluster.yaml").read_text())
+    assert cluster["kind"] == "RabbitmqCluster"
+    etc = tmp_path / "etc"
+    shutil.copytree(ETC, etc)
+    (etc / "conf.d" / "10-operatorDefaults.conf").write_text(
+        "queue_master_locator = min-masters\ndisk_free_limit.absolute = 2GB\n"
+        "cluster_partition_handling = pause_minority\n"
+        "cluster_formation.peer_discovery_backend = rabbit_peer_discovery_k8s\n"
+        "cluster_formation.k8s.host = kubernetes.default\n"
+        f"cluster_formation.target_cluster_size_hint = {cluster['spec']['replicas']}\n"
+        f"cluster_name = {cluster['metadata']['name']}\n"
+    )
+    (etc / "conf.d" / "11-default_user.conf").write_text("default_user = default_user_x\ndefault_pass = secret\n")
+    (etc / "conf.d" / "90-userDefinedConfiguration.conf").write_text(cluster["spec"]["rabbitmq"]["additionalConfig"])
+    enabled = tmp_path / "enabled_plugins"
+    always = ["rabbitmq_peer_discovery_k8s", "rabbitmq_prometheus", "rabbitmq_management"]
+    enabled.write_text(plugins.as_text([*always, *cluster["spec"]["rabbitmq"]["additionalPlugins"]]))
+    settings = in_the_image(
+        etc,
+        RABBITMQ_ENABLED_PLUGINS_FILE=str(enabled),
+        K8S_SERVICE_NAME="hare-nodes",
+        RABBITMQ_USE_LONGNAME="true",
+        RABBITMQ_NODENAME="rabbit@hare-server-0.hare-nodes.burrow",
+        K8S_HOSTNAME_SUFFIX=".hare-nodes.burrow",
+    )
+    found = settings.discovery
+    assert found is not None and found.kubernetes is not None and (found.backend, found.founders) == ("k8s", 3)
+    assert (found.kubernetes.host, found.kubernetes.service_name) == ("kubernetes.default", "hare-nodes")
+    assert settings.cluster_host == "hare-server-0.hare-nodes.burrow"
+    assert settings.mqtt_listeners and settings.management_listeners and settings.prometheus_listeners
 
 
 def test_the_probes_and_the_farewell(objects: dict[str, dict[str, Any]]) -> None:

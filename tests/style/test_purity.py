@@ -16,6 +16,7 @@ PURE_PACKAGES = (
     "protocol",
     "metadata",
     "shovel",
+    "federation",
     "raft",
     "links",
     "replication",

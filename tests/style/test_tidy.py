@@ -12,7 +12,7 @@ from pathlib import Path
 Check = Callable[[list[ast.AST]], list[int]]  # Of the nodes of a module: numbers of the lines that break a rule.
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("leveret", "pyspark_leveret", "simulation", "benchmarks", "tests", "docs", "packaging", ".ci")
+FOLDERS = ("leveret", "pyspark_leveret", "simulation", "benchmarks", "faults", "tests", "docs", "packaging", ".ci")
 TEXTS = (".py", ".md", ".toml", ".js", ".txt", ".conf", ".yaml", ".service", "")
 FUNCTION_LINES_MAX = 90
 LOG_METHODS = ("debug", "info", "warning", "error", "critical", "exception", "log")

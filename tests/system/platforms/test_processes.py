@@ -1,0 +1,192 @@
+"""`leveret server --processes 2`: two nodes that are one service."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from leveret.node.system import local_registry
+from tests.support.servers import until
+
+WAIT_S = 60.0
+FIRST, SECOND = "leveret@localhost", "leveret-2@localhost"
+
+
+def free_ports(count: int) -> list[int]:
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports
+
+
+def cluster_port() -> int:
+    """A port with a free one after it, and two more a thousand further on."""
+    for port in range(21_000 + os.getpid() % 1_000 * 4, 32_000, 4):
+        try:
+            for one in (port, port + 1, port + 1_000, port + 1_001):
+                socket.create_server(("127.0.0.1", one)).close()
+        except OSError:
+            continue
+        return port
+    raise AssertionError("no ports")
+
+
+class Service:
+    """The process that a service manager would start."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port, self.http = free_ports(2)
+        self.cluster = cluster_port()
+        self.notified = folder / "notify"
+        self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.manager.bind(str(self.notified))
+        self.manager.settimeout(WAIT_S)
+        self.environ = {
+            **{key: value for key, value in os.environ.items() if not key.startswith(("RABBITMQ_", "LEVERET_"))},
+            "HOME": str(folder),
+            "LEVERET_RUNTIME_DIR": str(folder / "nodes"),
+            "LEVERET_PROMETHEUS_TCP_PORT": "none",
+        }
+        self.log = open(folder / "log", "ab")  # noqa: SIM115 (closed by `close`)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "leveret", "server", "--processes", "2", "--port", str(self.port), "--data",
+             str(folder / "data"), "--cluster-port", str(self.cluster), "--management-port", str(self.http)],
+            env=self.environ | {"NOTIFY_SOCKET": str(self.notified)}, stdout=subprocess.PIPE, stderr=self.log,
+            text=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        self.ready = next(line for line in self.process.stdout if line.startswith("ready"))
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+        assert self.process.wait(WAIT_S) == 0
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.log.close()
+        self.manager.close()
+
+    def connect(self) -> pika.BlockingConnection:
+        return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.port))
+
+    def api(self, path: str) -> Any:
+        login = base64.b64encode(b"guest:guest").decode()
+        asked = urllib.request.Request(f"http://127.0.0.1:{self.http}/api/{path}")
+        asked.add_header("Authorization", f"Basic {login}")
+        with urllib.request.urlopen(asked, timeout=WAIT_S) as answer:
+            return json.load(answer)
+
+    def ctl(self, *words: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "leveret.cli.ctl", *words],
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout
+
+    def pid(self, name: str) -> int:
+        return local_registry.find(name).pid
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("service")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEVERET_RUNTIME_DIR", str(folder / "nodes"))
+        made = Service(folder)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def test_it_is_one_service(service: Service) -> None:
+    assert service.ready.split()[:2] == ["ready", "processes=2"] and f"amqp={service.port}" in service.ready
+    assert service.manager.recv(100) == b"READY=1"  # Once, when both are.
+    nodes = service.api("nodes")
+    assert {one["name"] for one in nodes if one["running"]} == {FIRST, SECOND}
+
+
+def test_connections_and_masters_spread_over_both(service: Service) -> None:
+    connections = [service.connect() for _ in range(32)]
+    for number, connection in enumerate(connections):
+        connection.channel().queue_declare(f"spread.{number}", durable=True)
+    homes = Counter(one["node"] for one in service.api("queues") if one["name"].startswith("spread."))
+    assert set(homes) == {FIRST, SECOND} and sum(homes.values()) == 32
+    # A message can be published by a client of either, and is there for clients of either.
+    for number, connection in enumerate(connections):
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", f"spread.{31 - number}", b"x", pika.BasicProperties(delivery_mode=2))
+    for number, connection in enumerate(connections):
+        assert connection.channel().basic_get(f"spread.{number}", auto_ack=True)[2] == b"x"
+        connection.close()
+
+
+def test_no_queue_has_two_copies_on_the_machine(service: Service) -> None:
+    service.ctl("set_policy", "all", "^mirrored", '{"ha-mode": "all"}')
+    with service.connect() as connection:
+        connection.channel().queue_declare("mirrored", durable=True)
+    (found,) = [one for one in service.api("queues") if one["name"] == "mirrored"]
+    assert found.get("slave_nodes", []) == []
+
+
+def test_a_process_that_crashes_is_started_again(service: Service) -> None:
+    with service.connect() as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for number in range(8):
+            channel.queue_declare(f"kept.{number}", durable=True)
+            channel.basic_publish("", f"kept.{number}", b"x", pika.BasicProperties(delivery_mode=2))
+    before = service.pid(SECOND)
+    os.kill(before, signal.SIGKILL)
+    until(lambda: any(one.name == SECOND and one.pid != before for one in local_registry.entries()), "another process")
+    service.ctl("-n", SECOND, "await_startup")
+    assert service.process.poll() is None
+    until(lambda: all(one["running"] for one in service.api("nodes")), "both nodes")
+    with service.connect() as connection:
+        for number in range(8):
+            assert connection.channel().basic_get(f"kept.{number}", auto_ack=True)[2] == b"x"
+
+
+def test_the_machine_is_drained_by_one_command(service: Service) -> None:
+    told = service.ctl("drain", "--machine")
+    assert f"Node {FIRST} is in maintenance" in told and f"Node {SECOND} is in maintenance" in told
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        service.connect()
+    service.ctl("revive", "--machine")
+    until(lambda: not any(one["being_drained"] for one in service.api("nodes")), "nodes in service")
+    service.connect().close()
+
+
+def test_a_second_service_does_not_share_its_ports(service: Service, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "leveret", "server", "--processes", "2", "--port", str(service.port), "--data",
+         str(tmp_path / "data"), "--cluster-port", "20500"],
+        env=service.environ, capture_output=True, text=True, timeout=WAIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 69 and "another process does" in done.stderr
+
+
+def test_stop_stops_all(service: Service) -> None:
+    service.ctl("stop")
+    assert service.process.wait(WAIT_S) == 0
+    assert local_registry.entries() == []
