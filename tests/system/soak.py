@@ -15,8 +15,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from itertools import combinations, cycle
+from itertools import cycle
 
+from simulation.many import all_kinds, endless_kinds
 from tests.support.networks import why_not
 
 LOG_SEEDS = 400
@@ -24,46 +25,16 @@ FUZZ_INPUTS = 100_000
 RAFT_SEEDS = 200
 CLUSTER_SEEDS = 100
 RING_SEEDS = 200
+SITES_SEEDS = 20
 KINDS_AT_ONCE = 12
 KIND_SEEDS = 2
 KIND_S = 600  # A run that is not over by then does not end.
-# Each kind of simulation, and what goes with it anyway.
-KINDS: dict[str, tuple[str, ...]] = {
-    "mirrored": (),
-    "varied": ("mirrored",),
-    "featured": (),
-    "special": ("featured",),
-    "strategies": (),
-    "spooled": (),
-    "rebalanced": ("mirrored",),
-    "drained": ("mirrored",),
-    "paired": ("mirrored",),
-    "witnessed": ("mirrored",),
-    "ailing": (),
-}
-
-
-APART = {"paired", "witnessed"}  # A cluster is one of these or neither.
-
-
-def all_kinds() -> list[tuple[str, ...]]:
-    """Every combination of kinds, each once."""
-    every = [some for count in range(len(KINDS) + 1) for some in combinations(KINDS, count) if not set(some) >= APART]
-    return [some for some in every if not any(implied in some for kind in some for implied in KINDS[kind])]
-
-
-def endless_kinds(rng: random.Random) -> Iterator[tuple[str, ...]]:
-    """All combinations, in an order of its own each time."""
-    while True:
-        kinds = all_kinds()
-        rng.shuffle(kinds)
-        yield from kinds
 
 
 def parts(rng: random.Random) -> Iterator[tuple[str, dict[str, str], list[str]]]:
     """For ever: what it is, what to add to the environment, what to run."""
     kinds = endless_kinds(rng)
-    for name in cycle(("log", "fuzz", "raft", "cluster", "kinds", "ring", "ledger", "mirrors", "partitions")):
+    for name in cycle(("log", "fuzz", "raft", "cluster", "kinds", "ring", "sites", "ledger", "mirrors", "partitions")):
         if name == "log":
             first = rng.randrange(10**6, 10**9)
             seeds = {"LEVERET_LOG_SEEDS": f"{first}-{first + LOG_SEEDS}"}
@@ -87,6 +58,10 @@ def parts(rng: random.Random) -> Iterator[tuple[str, dict[str, str], list[str]]]
         elif name == "ring":
             seed = str(rng.randrange(10**6, 10**9))
             yield f"{RING_SEEDS} rings", {}, ["simulation.ring", "--seed", seed, "--count", str(RING_SEEDS)]
+        elif name == "sites":
+            seed = str(rng.randrange(10**6, 10**9))
+            flags = ["--two-clusters", "--seed", seed, "--count", str(SITES_SEEDS), "--nodes", str(rng.randrange(1, 4))]
+            yield f"{SITES_SEEDS} pairs of clusters", {}, ["simulation", *flags]
         elif name == "mirrors":
             seed = str(rng.randrange(10**9))
             yield "mirrors killed under load", {}, ["tests.system.mirrors.soak", "--minutes", "1", "--seed", seed]

@@ -218,8 +218,11 @@ def test_a_follower_waits_and_tells_and_goes_on_when_the_leader_is_proved_dead(p
     leader = pair.leader()
     left = pair.others(leader)[0]
     fill_fast(leader, QUEUE, range(10))
+    client = left.connect()
     leader.freeze()  # It has its lock still.
     until(lambda: left.control("local_partition")["paused_since_ms"] is not None, "it pauses")
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match=f"leveretctl -n {left.name} go_on_alone"):
+        until(lambda: client.process_data_events(0.1), "the connection ends")
     status = left.status()
     told = status["waiting_for"][left.name]
     assert told["nodes"] == [leader.name] and told["command"] == f"leveretctl -n {left.name} go_on_alone"

@@ -55,7 +55,9 @@ def test_a_queue_of_another_node(trio: Cluster) -> None:
 def test_a_killed_master(trio: Cluster) -> None:
     """Nothing that has a receipt is lost; what comes twice is marked."""
     mirror(trio[0], "ha.stomp")
-    StompPy(trio[0].stomp_port).client.send("/queue/ha.stomp", "-1", headers={"persistent": "true"})
+    first = StompPy(trio[0].stomp_port)
+    first.client.send("/queue/ha.stomp", "-1", headers={"persistent": "true", "receipt": "-1"})
+    assert first.receipt() == "-1"  # Without one, the message may be lost with the node that it was sent to.
     await_in_sync(trio[0], "ha.stomp", trio)
     master = master_of(trio, "ha.stomp")
     other, last = trio.others(master)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -96,8 +97,8 @@ def test_nothing_is_left() -> None:
             publish(broker, "q")
             broker.kill()
             broker.start()
-    assert set(threading.enumerate()) == threads
-    assert descriptors() == before
+    assert set(threading.enumerate()) <= threads  # One of another test may have ended meanwhile.
+    assert not Counter(descriptors()) - Counter(before)  # Likewise.
 
 
 def test_several_at_once(subject: Broker) -> None:
@@ -115,7 +116,7 @@ def test_a_folder_to_keep(where: Where, tmp_path: Path) -> None:
         threads = set(threading.enumerate())
         with pytest.raises(NotRunning, match=r"did not start(.|\n)*another process works in"), twin:
             pass
-        assert set(threading.enumerate()) == threads
+        assert set(threading.enumerate()) <= threads  # One of another test may have ended meanwhile.
     with leveret.testing.broker(data=tmp_path / "data", sync=True) as broker:
         assert broker.admin.queue("q").messages == 1
 
@@ -147,7 +148,7 @@ def test_a_start_that_takes_too_long(monkeypatch: pytest.MonkeyPatch, subject: B
     threads = set(threading.enumerate())
     with pytest.raises(NotRunning, match=r"not ready within 0\.2 s"):
         lost.start()
-    assert set(threading.enumerate()) == threads
+    assert set(threading.enumerate()) <= threads  # One of another test may have ended meanwhile.
     assert not lost.is_running
     lost.close()
 
