@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import ast
 import re
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -552,11 +553,20 @@ def printed(method: m.Method) -> str:
     return " ".join(parts)
 
 
+_PARSING: Final = threading.Lock()  # Python 3.11 counts the depth of syntax trees wrongly if two threads make some.
+
+
 def arguments_of(text: str) -> dict[str, Any]:
     """Parses `queue='q' durable` as keyword arguments."""
-    call = ast.parse(f"f({_spread(text)})", mode="eval")
+    with _PARSING:
+        call = ast.parse(f"f({_spread(text)})", mode="eval")
     assert isinstance(call.body, ast.Call)
     return {str(each.arg): ast.literal_eval(each.value) for each in call.body.keywords}
+
+
+def _literal(text: str) -> Any:
+    with _PARSING:
+        return ast.literal_eval(text)
 
 
 def _spread(text: str) -> str:
@@ -610,14 +620,14 @@ def wire_of(channel: int, word: str, text: str) -> bytes:
     if word in BY_NAME:
         return m.encode(channel, method_of(word, text))
     if word == "bytes":
-        return bytes(ast.literal_eval(text))
+        return bytes(_literal(text))
     if word == "frame":
-        kind, number, payload = ast.literal_eval(f"({text})")
+        kind, number, payload = _literal(f"({text})")
         return frame(kind, number, payload)
     if word == "heartbeat":
         return frame(HEARTBEAT, channel, b"")
     if word == "body":
-        value = ast.literal_eval(text)
+        value = _literal(text)
         if isinstance(value, int):
             value = bytes(value)
         return frame(BODY, channel, value.encode() if isinstance(value, str) else value)
