@@ -12,6 +12,8 @@ dead letters, and the messages that are out with consumers stay theirs.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import fields
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.base.exit_codes import UNAVAILABLE
@@ -20,12 +22,23 @@ from leveret.broker.delivery.priority_ready import rows_of
 from leveret.broker.kinds.stream import StreamQueue
 from leveret.broker.queue.queue import Queue
 from leveret.node.admin.common.command import ANYTHING, NUMBER, NUMBERS, RUNNING, TEXT, Commands, Refused
-from leveret.node.admin.queues.peek import NO_STREAM, PEEK_BYTES_MAX, PEEK_MAX, fingerprint, shown_message
+from leveret.node.admin.queues.peek import (
+    NO_STREAM,
+    PEEK_BYTES_MAX,
+    PEEK_MAX,
+    exchange_and_key,
+    fingerprint,
+    shown_message,
+)
 from leveret.node.admin.queues.queues import at_home, queue_here, queue_spec
 from leveret.node.stats.range_reads import Elsewhere, Unreadable
 from leveret.node.system.time_slices import TimeSlices
+from leveret.protocol.frames import split
+from leveret.protocol.properties import Properties, decode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from leveret.broker.delivery.batch import Batch, Span
     from leveret.broker.queue.local_queue import LocalQueue
     from leveret.node.admin.dispatch import Control
@@ -81,7 +94,10 @@ class ReadyMessages:
             if not isinstance(entry, Gap):
                 batch = entry.batch
                 low = max(entry.lo, self.after + 1 - batch.first)
-                high = min(entry.hi, low + CHUNK)
+                high, size = low + 1, len(batch.contents[low])
+                while high < min(entry.hi, low + CHUNK) and size < READ_BYTES:
+                    size += len(batch.contents[high])
+                    high += 1
                 self.after = batch.first + high - 1
                 return [(batch, at) for at in range(low, high)]
             first, last, ranges = max(entry.first, self.after + 1), min(entry.last, self.through), entry.ranges
@@ -123,7 +139,7 @@ async def read_range(queue: LocalQueue, first: int, last: int) -> tuple[list[Run
 async def search_messages(
     control: Control, vhost: str, name: str, text: str, cursor: list[int] | None, count: int, bytes_max: int
 ) -> Any:
-    """Returns ready messages whose properties, body, exchange or routing key contain a text."""
+    """Returns ready messages whose properties, body, exchange or routing key contain a text: see `_has`."""
     spec = queue_spec(control, vhost, name, UNAVAILABLE, "not_found")
     asked = {"vhost": vhost, "name": name, "text": text, "cursor": cursor, "count": count, "bytes_max": bytes_max}
     return await at_home(control, spec, "local_search_messages", asked)
@@ -138,7 +154,7 @@ async def local_search_messages(
     if not (_is_text(text) and 1 <= count <= PEEK_MAX and 0 <= bytes_max <= PEEK_BYTES_MAX):
         raise Refused(UNAVAILABLE, BOUNDS)
     ready = ReadyMessages(_ready_queue(control, vhost, name), cursor)
-    wanted, slices = text.encode(), TimeSlices()
+    slices = TimeSlices()
     found: list[dict[str, Any]] = []
     scanned = size = 0
     is_over = False
@@ -150,7 +166,7 @@ async def local_search_messages(
         for run, at in chunk:
             scanned += 1
             size += len(run.contents[at])
-            if _has(run, at, wanted):
+            if _has(run, at, text):
                 found.append(shown_message(run, at, scanned, bytes_max))
                 if len(found) == count:
                     ready.after = run.first + at
@@ -161,11 +177,40 @@ async def local_search_messages(
 
 
 def _is_text(text: str) -> bool:
-    return 1 <= len(text) <= TEXT_CHARACTERS_MAX
+    # JSON can have half a character, which no message can.
+    return 1 <= len(text) <= TEXT_CHARACTERS_MAX and not any("\ud800" <= one <= "\udfff" for one in text)
 
 
-def _has(run: Batch | Run, at: int, wanted: bytes) -> bool:
-    return wanted in run.contents[at] or wanted in run.keys[at]
+def _has(run: Batch | Run, at: int, wanted: str) -> bool:
+    """Returns whether the body, a text of the properties, the exchange or the routing key contains a text.
+
+    Bytes between them (frames, lengths, types of headers) never count: whoever deletes what matches sees only texts.
+    """
+    header, body = split(run.contents[at])
+    sought = wanted.encode()
+    if sought in body or any(sought in name for name in exchange_and_key(run.keys[at])):
+        return True
+    # Texts stand in the header as they are, so that most messages need no decoding.
+    if sought not in header and not wanted.lstrip("-").isdecimal():
+        return False
+    properties = decode(header)
+    own = (getattr(properties, one.name) for one in fields(Properties) if one.name != "headers")
+    texts = chain((text for text in own if isinstance(text, str)), _texts("F", properties.headers or {}))
+    return any(wanted in text for text in texts)
+
+
+def _texts(kind: str, value: Any) -> Iterator[str]:
+    """Yields the names, texts and whole numbers of a header's value, which may be a table or an array."""
+    if kind == "F":
+        yield from value
+        value = value.values()
+    if kind in "FA":
+        for field in value:
+            yield from _texts(*field)
+    elif isinstance(value, bytes):
+        yield value.decode("utf-8", "surrogateescape")
+    elif isinstance(value, str | int) and not isinstance(value, bool):
+        yield str(value)
 
 
 # -- Deleting ------------------------------------------------------------------------------------------------------
@@ -224,7 +269,7 @@ async def local_delete_matching(control: Control, vhost: str, name: str, text: s
     if not _is_text(text):
         raise Refused(UNAVAILABLE, BOUNDS)
     queue = _ready_queue(control, vhost, name)
-    ready, wanted, slices = ReadyMessages(queue, cursor), text.encode(), TimeSlices()
+    ready, slices = ReadyMessages(queue, cursor), TimeSlices()
     scanned = size = deleted = 0
     is_over = False
     while scanned < SCANNED_MAX and size < SCANNED_BYTES_MAX:
@@ -234,7 +279,7 @@ async def local_delete_matching(control: Control, vhost: str, name: str, text: s
             break
         scanned += len(chunk)
         size += sum(len(run.contents[at]) for run, at in chunk)
-        numbers = sorted(run.first + at for run, at in chunk if _has(run, at, wanted))
+        numbers = sorted(run.first + at for run, at in chunk if _has(run, at, text))
         deleted += queue.drop_numbers([(number, number) for number in numbers]) if numbers else 0
         if slices.is_over():
             control.node.schedule()

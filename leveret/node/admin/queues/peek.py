@@ -107,10 +107,13 @@ async def _read(control: Control, queue: Queue, gap: Gap, place: int, count: int
 def _contents(run: Batch | Run, at: int) -> tuple[Properties, bytes, str, str]:
     """Returns properties, body, exchange and routing key."""
     header, body = split(run.contents[at])
-    key = run.keys[at]
-    middle = 1 + key[0]
-    exchange, routing_key = key[1:middle].decode("utf-8", "replace"), key[middle + 1 :].decode("utf-8", "replace")
+    exchange, routing_key = (name.decode("utf-8", "replace") for name in exchange_and_key(run.keys[at]))
     return decode(header), bytes(body), exchange, routing_key
+
+
+def exchange_and_key(key: bytes) -> tuple[bytes, bytes]:
+    middle = 1 + key[0]
+    return key[1:middle], key[middle + 1 :]
 
 
 def _described(run: Run, at: int) -> dict[str, Any]:
