@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
+from leveret.client.tls import default_context
 from pyspark_leveret.schema import nearest
 
 EARLIEST: Final = -2  # Values as in the JSON of Spark's Kafka source.
@@ -80,7 +81,7 @@ class Access:
         if self.cafile is None and self.certfile is None:
             return None
         try:
-            context = ssl.create_default_context(cafile=self.cafile)
+            context = default_context(self.cafile)
             if self.certfile is not None:
                 context.load_cert_chain(self.certfile, self.keyfile)
         except (OSError, ssl.SSLError) as error:

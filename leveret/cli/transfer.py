@@ -29,6 +29,7 @@ from leveret.client import amqp
 from leveret.client.address import Address, BadUri, read_uri
 from leveret.client.amqp import BrokerError
 from leveret.client.connection import CALL_TIMEOUT_S, Connection
+from leveret.client.tls import default_context
 
 PROGRESS: Final = 10_000  # Messages between two lines of progress.
 BATCH: Final = 200
@@ -105,7 +106,7 @@ def _fail(text: str, code: int) -> int:
 
 
 def _connect(address: Address) -> Connection:
-    tls = ssl.create_default_context() if address.tls else None
+    tls = default_context() if address.tls else None
     return Connection(address, "leveret transfer", tls=tls)
 
 

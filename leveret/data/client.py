@@ -33,6 +33,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
+from leveret.client.tls import default_context
 from leveret.data.sheet import Sheet, decode
 
 PORT: Final = 15672
@@ -355,7 +356,7 @@ class DataClient:
         parts = urlsplit(url)
         host = parts.hostname or ""
         if parts.scheme == "https":
-            context = self._tls or ssl.create_default_context()
+            context = self._tls or default_context()
             fresh: HTTPConnection = HTTPSConnection(host, parts.port, timeout=self.timeout_s, context=context)
         else:
             fresh = HTTPConnection(host, parts.port, timeout=self.timeout_s)

@@ -29,6 +29,7 @@ from leveret.client import amqp
 from leveret.client.address import Address
 from leveret.client.amqp import BrokerError
 from leveret.client.connection import CALL_TIMEOUT_S, RECEIVE_BYTES, Connection
+from leveret.client.tls import default_context
 from leveret.protocol.tables import BadTable, decode_table, to_python
 from pyspark_leveret.connect import LeveretError, Lost, login_error
 from pyspark_leveret.options import Access
@@ -220,7 +221,7 @@ class Publisher:
         self._connection.socket.setblocking(False)
 
     def _connect(self, address: Address, tls: bool) -> Connection:
-        context = (self._tls or ssl.create_default_context()) if tls else None
+        context = (self._tls or default_context()) if tls else None
         self._began_behind = self._kept[0].before if self._kept else self._last
         said: amqp.Table = {"leveret_producer": self.producer, "leveret_sequence": self.base + self._began_behind}
         try:

@@ -14,6 +14,7 @@ from leveret.client import amqp
 from leveret.client.address import Address
 from leveret.client.amqp import BrokerError
 from leveret.client.connection import RECEIVE_BYTES, Connection
+from leveret.client.tls import default_context
 from pyspark_leveret.connect import LeveretError, Lost, login_error
 from pyspark_leveret.options import SourceOptions
 
@@ -61,7 +62,7 @@ class AmqpConsumer:
         access, gives_up_at = self.options.access, time.monotonic() + PATIENCE_S
         for host, port, tls in cycle(access.amqp_addresses()):
             address = Address(host, port, access.user, access.password, access.vhost)
-            context = (access.tls() or ssl.create_default_context()) if tls else None
+            context = (access.tls() or default_context()) if tls else None
             try:
                 return Connection(address, "spark source", None, context)
             except BrokerError as error:

@@ -23,6 +23,7 @@ from urllib.parse import quote, urlsplit
 from leveret import __version__
 from leveret.base.exit_codes import OK
 from leveret.cli.guard import guarded
+from leveret.client.tls import default_context
 
 FAILED: Final = 1
 FORMATS: Final = ("table", "tsv", "raw_json", "pretty_json", "long", "kvp", "bash")
@@ -264,7 +265,7 @@ class Admin:
         return content
 
     def _tls(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self.options.get("ssl_ca_cert_file"))
+        context = default_context(self.options.get("ssl_ca_cert_file"))
         insecure = bool(self.options.get("ssl_insecure"))
         if insecure or self.options.get("ssl_disable_hostname_verification"):
             context.check_hostname = False

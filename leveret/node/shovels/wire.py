@@ -274,7 +274,7 @@ def _tls_context(uri: AmqpUri) -> ssl.SSLContext:
     """Raises Closed for a file that cannot be used."""
     used = f"cacertfile {uri.cacertfile}"
     try:
-        context = ssl.create_default_context(cafile=uri.cacertfile or None)
+        context = tls.default_context(uri.cacertfile or None)
         if not uri.verifies or uri.server_name is None:
             context.check_hostname = False
         if not uri.verifies:

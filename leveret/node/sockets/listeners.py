@@ -14,6 +14,7 @@ import logging
 import ssl
 from typing import TYPE_CHECKING, Final, Protocol
 
+from leveret.client.tls import default_context
 from leveret.node.config.settings import Listener
 from leveret.node.sockets.amqp_socket import AmqpSocket
 from leveret.node.sockets.mqtt_socket import WEB_SUBPROTOCOLS, MqttSocket
@@ -337,7 +338,7 @@ def tls_timeout_s(settings: Settings) -> float | None:
 
 
 def tls_context(options: TlsOptions, port_for: str) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=options.cacertfile)
+    context = default_context(options.cacertfile, ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(options.certfile, options.keyfile, options.password)
     versions = [TLS_VERSIONS[name] for name in options.versions]
     context.minimum_version, context.maximum_version = min(versions), max(versions)

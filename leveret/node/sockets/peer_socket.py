@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
+from leveret.client.tls import default_context
 from leveret.links import link
 from leveret.links.failure_detector import OUT
 from leveret.links.link import Buffer, Failed, Frames, Identity, Link, LinkOptions, Ready
@@ -73,7 +74,7 @@ def peer_tls(options: TlsOptions) -> PeerTls:
         raise ValueError("links with TLS need the certificate of an authority that all nodes trust")
     contexts = []
     for purpose in (ssl.Purpose.CLIENT_AUTH, ssl.Purpose.SERVER_AUTH):
-        context = ssl.create_default_context(purpose, cafile=options.cacertfile)
+        context = default_context(options.cacertfile, purpose)
         context.load_cert_chain(options.certfile, options.keyfile, options.password)
         context.verify_mode = ssl.CERT_REQUIRED
         versions = [_TLS_VERSIONS[name] for name in options.versions]
@@ -176,6 +177,10 @@ class PeerSocket(asyncio.Protocol):
         buffers = self.link.take()
         if len(buffers) == 1:
             self.transport.write(buffers[0])
+        elif buffers and isinstance(self.transport, asyncio.Transport):
+            # A command line tool's; a node runs on uvloop. Before Python 3.12.9 and 3.13.2 asyncio's own `writelines`
+            # never says that its buffer is full (CVE-2024-12254).
+            self.transport.write(b"".join(buffers))
         elif buffers:
             self.transport.writelines(buffers)
 

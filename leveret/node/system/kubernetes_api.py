@@ -14,10 +14,11 @@ import asyncio
 import http.client
 import json
 import logging
-import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
+
+from leveret.client.tls import default_context
 
 if TYPE_CHECKING:
     from leveret.node.config.settings import KubernetesService
@@ -60,7 +61,7 @@ def endpoints(service: KubernetesService) -> list[str]:
     connection: http.client.HTTPConnection
     if service.scheme == "https":
         try:
-            context = ssl.create_default_context(cafile=service.cert_path)
+            context = default_context(service.cert_path)
         except OSError as error:
             raise NoAnswer(f"{service.cert_path}: {error.strerror or error}") from None
         connection = http.client.HTTPSConnection(service.host, service.port, timeout=REQUEST_S, context=context)
