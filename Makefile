@@ -18,7 +18,7 @@ PURE_PROCESSES := $(shell echo $$(($(CORES) + 1)))
 # that runs tests, compiles everything it imports, which takes longer than all else it does to start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs references lock versions dist install run test check lint types pure pytest node-clients debian-clients chromium java bench bench-spark demo long faults soak soak-spark fuzz compare screenshots clean
+.PHONY: docs references lock versions dist deb install run test check lint types pure pytest node-clients debian-clients chromium java bench bench-spark demo long faults soak soak-spark fuzz compare screenshots clean
 
 install: $(STAMP)
 
@@ -123,6 +123,10 @@ references: $(STAMP)
 # Wheel and source distribution in dist/, each installed in a fresh environment and tried with every Python that is here.
 dist: $(STAMP)
 	$(PY) packaging/dist.py
+
+# A package for Debian and Ubuntu in dist/, for this machine's Python. dpkg --install starts the service.
+deb: $(STAMP)
+	$(PY) packaging/debian/build.py
 
 # A static site of the pages in docs/, in build/site. Broken links are errors.
 docs: $(STAMP)

@@ -23,8 +23,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("leveret", "pyspark_leveret")
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
-FIELDS = ("Name", "Version", "Summary", "License", "Requires-Python", "Keywords", "Classifier", "Requires-Dist",
-          "Description-Content-Type")  # fmt: skip
+FIELDS = ("Name", "Version", "Summary", "License-Expression", "Requires-Python", "Keywords", "Classifier",
+          "Requires-Dist", "Description-Content-Type")  # fmt: skip
 
 # Run in the fresh environment, in an empty folder.
 TRIAL = """
