@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.base.visible_text import visible
+from leveret.metadata.rules.permissions import shown_user
 from leveret.protocol.methods import METHODS
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def _called(connection: Connection, *, name: bool = True, state: str = "") -> st
     if connection.vhost is not None:
         parts.append(f"vhost: '{visible(connection.vhost.name)}'")
     if connection.user:
-        parts.append(f"user: '{visible(connection.user)}'")
+        parts.append(f"user: '{visible(shown_user(connection.user))}'")
     if state:
         parts.append(f"state: {state}")
     return f"{connection_pid(connection)} ({', '.join(parts)})"
@@ -63,7 +64,7 @@ class ClientLog:
         if name:
             self._say("info", f"connection {pid} ({peer}) has a client-provided name: {name}")
             peer = f"{peer} - {name}"
-        granted = f"user '{connection.user}' authenticated and granted access to vhost '{vhost}'"
+        granted = f"user '{shown_user(connection.user)}' authenticated and granted access to vhost '{vhost}'"
         self._say("info", f"connection {pid} ({peer}): {visible(granted)}")
 
     def closed(self, connection: Connection) -> None:
@@ -82,7 +83,7 @@ class ClientLog:
         self._say("error", f"Error on AMQP connection {called}:\n{visible(mechanism)} login refused: {visible(reason)}")
 
     def secret_updated(self, connection: Connection, reason: str) -> None:
-        called = f"{connection_pid(connection)} ({connection.peer}): user '{visible(connection.user)}'"
+        called = f"{connection_pid(connection)} ({connection.peer}): user '{visible(shown_user(connection.user))}'"
         self._say("info", f"connection {called} updated secret, reason: {visible(repr(reason))}")
 
     def connection_error(self, connection: Connection, error: ProtocolError) -> None:

@@ -42,9 +42,9 @@ function linkTable(app, vhosts, links, may) {
   const far = (one) => one.upstream_exchange ?? one.upstream_queue ?? "";
   return table([
     { title: "Upstream", main: true, by: (one) => one.upstream, cell: (one) => one.upstream },
-    { title: "Status", by: (one) => one.status, cell: (one) => [badge(one.status, KINDS[one.status] ?? "plain"), one.error ? h("p", { class: "muted long" }, one.error) : null] },
+    { title: "Status", by: (one) => one.status, cell: (one) => h("div", null, badge(one.status, KINDS[one.status] ?? "plain"), one.error ? h("p", { class: "muted long" }, one.error) : null) },
     { title: "Here", wide: true, by: local, cell: (one) => [link(local(one), one.exchange === undefined ? "queues" : "exchanges", one.vhost, local(one)), " ", badge(one.type, "plain")] },
-    { title: "There", wide: true, by: far, cell: (one) => [h("code", { class: "long" }, one.uri), h("p", { class: "muted long" }, far(one))] },
+    { title: "There", wide: true, by: far, end: true, cell: (one) => h("div", null, h("code", { class: "long" }, one.uri), h("p", { class: "muted long" }, far(one))) },
     ...(vhosts.length > 1 ? [{ title: "Virtual host", by: (one) => one.vhost, cell: (one) => one.vhost }] : []),
     { title: "Node", by: (one) => one.node, cell: (one) => (one.node ? app.node(one.node) : null) },
     { title: "Last changed", by: (one) => one.timestamp, cell: (one) => one.timestamp },

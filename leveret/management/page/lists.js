@@ -5,19 +5,29 @@ import { NONE, number } from "./format.js";
 import { changed, choose, chosen } from "./state.js";
 import { button, empty } from "./ui.js";
 
-// Columns are {title, cell(row), sort, by(row), number, main, wide, off}. `sort` names the field by which the server
+// Columns are {title, cell(row), sort, by(row), number, main, wide, end, off}. `sort` names the field by which the server
 // sorts. A list that is shown whole is sorted here, by `by`, or by the text of a column that has no numbers. What is wide
-// has a line of its own on a phone; what is off is shown only if somebody chooses it. A list that is paged by the server
+// has a line of its own on a phone; an end is an address, which may be broken anywhere; what is off is shown only if somebody chooses it. A list that is paged by the server
 // gets its page from `paged`.
 export function table(columns, rows, { key, sorted = null, onsort = null, label, picks = null }) {
   columns = columns.map((column) => (column.by || column.number || !column.title ? column : { ...column, by: (row) => textOf(column.cell(row)) }));
   const order = onsort ? { sorted, onsort, rows, field: ({ sort }) => sort } : orderHere(columns, rows, label);
-  const cells = (row) => columns.map((column) => h("td", {
-    key: column.title, class: [column.number ? "number" : "", column.main ? "main" : "", column.wide ? "wide" : ""].join(" ").trim() || null, "data-label": column.title,
-  }, column.cell(row) ?? NONE));
+  const cells = (row) => columns.map((column) => {
+    const content = column.cell(row) ?? NONE;
+    return h("td", { key: column.title, class: classes(column, content), "data-label": column.title }, content);
+  });
   return h("div", { class: "table-box", role: "region", "aria-label": label, tabindex: "0" }, h("table", null,
     h("thead", null, h("tr", null, picks?.heading(rows), columns.map((column) => heading(column, order.field(column), order)))),
     h("tbody", null, order.rows.map((row) => h("tr", { key: key(row), class: picks?.has(row) ? "picked" : null }, picks?.cell(row), cells(row))))));
+}
+
+// Letters of a title and its value that fit side by side on a phone. Numbers have narrow letters, and stay in one piece.
+const LETTERS = 17;
+const DIGITS = 22;
+
+function classes({ title, number: isNumber, main, wide, end }, content) {
+  const isLong = !main && title && title.length + textOf(content).length > (isNumber ? DIGITS : LETTERS);
+  return [isNumber ? "number" : "", main ? "main" : "", wide ? "wide" : "", end ? "end" : "", isLong ? "long" : ""].filter(Boolean).join(" ") || null;
 }
 
 // Sorts rows that all are here. The order lasts as long as the page is open.

@@ -35,11 +35,11 @@ function list(app, vhosts, rows, may) {
   return table([
     { title: "Name", main: true, cell: (one) => one.name },
     ...(vhosts.length > 1 ? [{ title: "Virtual host", cell: (one) => one.vhost }] : []),
-    { title: "State", cell: (one) => [badge(one.state, KINDS[one.state] ?? "plain"),
+    { title: "State", cell: (one) => h("div", null, badge(one.state, KINDS[one.state] ?? "plain"),
       one.reason ? h("p", { class: "muted" }, one.reason) : null,
-      one.next_attempt ? h("p", { class: "muted" }, `Next attempt: ${one.next_attempt}`) : null] },
-    { title: "From", cell: (one) => end(one.src_uri, one.src_queue ?? one.src_exchange) },
-    { title: "To", cell: (one) => end(one.dest_uri, one.dest_queue ?? one.dest_exchange) },
+      one.next_attempt ? h("p", { class: "muted" }, "Next attempt: ", h("span", { class: "together" }, one.next_attempt)) : null) },
+    { title: "From", end: true, wide: true, cell: (one) => end(one.src_uri, one.src_queue ?? one.src_exchange) },
+    { title: "To", end: true, wide: true, cell: (one) => end(one.dest_uri, one.dest_queue ?? one.dest_exchange) },
     { title: "Moved", number: true, by: (one) => one.forwarded, cell: (one) => number(one.forwarded) },
     { title: "Unconfirmed", number: true, by: (one) => one.pending, cell: (one) => number(one.pending) },
     { title: "Left", number: true, by: (one) => one.remaining, cell: (one) => (one.remaining === undefined ? "" : number(one.remaining)) },
@@ -48,7 +48,7 @@ function list(app, vhosts, rows, may) {
   ], rows, { key: (one) => `${one.vhost}/${one.name}`, label: "Shovels" });
 }
 
-const end = (uri, name) => [h("code", null, uri), name ? h("p", { class: "muted" }, name) : null];
+const end = (uri, name) => h("div", null, h("code", null, uri), name ? h("p", { class: "muted" }, name) : null);
 
 function actions(app, one) {
   const where = `shovels/vhost/${api.path(one.vhost, one.name)}`;

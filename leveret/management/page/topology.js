@@ -16,6 +16,7 @@ const LIMITS = [100, 300, 1_000, 2_000];
 const ROW = 30;
 const BOX = 210;
 const COLUMN = 330;
+const NARROW = 255;  // From four layers on, so that a desk shows four at once.
 const LETTERS = 26;
 const TOGETHER = 4;  // Queues that are bound alike, from which on they are one box.
 const LAYERS_MAX = 6;
@@ -128,6 +129,8 @@ function queueBoxes(edges, opened, layer, boxes) {
   return boxOf;
 }
 
+const columnOf = (depth) => (depth > 2 ? NARROW : COLUMN);
+
 // Puts each box near the middle of those that lead to it.
 function place(boxes, lines, depth) {
   const leading = new Map();
@@ -139,7 +142,7 @@ function place(boxes, lines, depth) {
       box.wish = rows.length ? rows.reduce((sum, row) => sum + row, 0) / rows.length : 0;
     }
     here.sort((one, other) => one.wish - other.wish || one.name.localeCompare(other.name, "en", { numeric: true }));
-    here.forEach((box, row) => Object.assign(box, { row, x: 4 + layer * COLUMN, y: 4 + row * ROW }));
+    here.forEach((box, row) => Object.assign(box, { row, x: 4 + layer * columnOf(depth), y: 4 + row * ROW }));
   }
 }
 
@@ -152,7 +155,7 @@ function picture(app, { boxes, lines, depth }, shown) {
   const lit = shown.pointed ?? shown.chosen;
   const near = new Set(lines.filter(({ from, to }) => from === lit || to === lit).flatMap(({ from, to }) => [from, to]));
   const height = Math.max(...all.map(({ y }) => y)) + ROW;
-  const width = 8 + depth * COLUMN + BOX;
+  const width = 8 + depth * columnOf(depth) + BOX;
   return h("div", { class: "map-box", role: "region", "aria-label": "Map of exchanges and queues", tabindex: "0" },
     h("svg", { class: `map ${lit && boxes.has(lit) ? "lit" : ""}`, viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": `${number(all.length)} boxes, ${number(lines.length)} lines` },
       lines.map(({ from, to }) => h("path", { key: `${from}>${to}`, class: `map-line ${from === lit || to === lit ? "near" : ""}`, d: curve(boxes.get(from), boxes.get(to)) })),

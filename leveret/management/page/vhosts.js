@@ -54,27 +54,30 @@ export function vhost(app, name) {
     title: name,
     every: 2_000,
     async load(signal) {
-      const [one, limits, permissions, topics, users] = await Promise.all([api.get(where, history.query(), signal),
+      const [one, queues, exchanges, limits, permissions, topics, users] = await Promise.all([api.get(where, history.query(), signal), count("queues", name, signal), count("exchanges", name, signal),
         api.get(`vhost-limits/${api.path(name)}`, {}, signal), api.get(`${where}/permissions`, {}, signal),
         api.get(`${where}/topic-permissions`, {}, signal), api.get("users", { columns: "name" }, signal)]);
-      return { one, limits: limits[0]?.value ?? {}, permissions, topics, users: users.map((each) => each.name) };
+      return { one, queues, exchanges, limits: limits[0]?.value ?? {}, permissions, topics, users: users.map((each) => each.name) };
     },
-    render: ({ one, limits, permissions, topics, users }) => [
+    render: ({ one, queues, exchanges, limits, permissions, topics, users }) => [
       h("p", { class: "trail" }, link("Virtual hosts", "vhosts"), " / "),
       h("div", { class: "head" }, h("h1", null, name, " ", one.tags.map((tag) => badge(tag, "plain"))), h("div", { class: "actions" },
         button("Change …", () => edit(app, one)), button("Delete …", () => remove(app, name), "danger"))),
       tiles(tile("Ready", number(one.messages_ready ?? 0)), tile("Unacknowledged", number(one.messages_unacknowledged ?? 0)),
-        tile("Queues", "list", null, `#/queues?vhost=${encodeURIComponent(name)}`), tile("Exchanges", "list", null, `#/exchanges?vhost=${encodeURIComponent(name)}`),
-        tile("Bindings", "map", null, `#/topology/${encodeURIComponent(name)}`)),
+        tile("Queues", number(queues), null, `#/queues?vhost=${encodeURIComponent(name)}`),
+        tile("Exchanges", number(exchanges), null, `#/exchanges?vhost=${encodeURIComponent(name)}`)),
       charts(app, lengthChart(history, one), rateChart(history, one.message_stats), dataChart(history, one)),
       card("Limits", limitTable(app, limits, LIMITS, `vhost-limits/${api.path(name)}`)),
       card("Permissions", permissions.length ? permissionTable(app, permissions, "user") : empty("No permissions", "No user can connect to this virtual host."),
         h("div", { class: "actions" }, button("Set permissions …", () => permit(app, { vhost: name }, { users })))),
       topics.length ? card("Topic permissions", topicTable(app, topics, "user")) : null,
-      card("Details", facts([["Description", one.description || "none"], ["Firehose", link(one.tracing ? "on" : "off", "tracing", name)]])),
+      card("Details", facts([["Description", one.description || "none"], ["Firehose", link(one.tracing ? "on" : "off", "tracing", name)], ["Bindings", link("Map", "topology", name)]])),
     ],
   };
 }
+
+// Returns how many objects of a kind a virtual host has.
+const count = async (kind, name, signal) => (await api.get(`${kind}/${api.path(name)}`, { page: 1, page_size: 1, columns: "name" }, signal)).total_count;
 
 function remove(app, name) {
   confirm(`Delete virtual host ${name}?`, "Its queues with all messages, exchanges, policies and permissions are deleted. This cannot be undone.", "Delete", async () => {

@@ -32,6 +32,11 @@ DEFAULT_EXCHANGE_NAME: Final = "amq.default"
 OPERATOR: Final = "\0operator"
 
 
+def shown_user(user: str) -> str:
+    """Returns a user's name as lists have it. RabbitMQ, too, calls the user of its own connections none."""
+    return "none" if user == OPERATOR else user
+
+
 class Permissions:
     """Checks permissions by the present state of the metadata."""
 

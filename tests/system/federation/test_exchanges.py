@@ -236,6 +236,8 @@ def test_from_a_vhost_of_this_cluster(down: Site) -> None:
     ((_, properties),) = down.take("q")
     (hop,) = properties.headers["x-received-from"]
     assert (hop["cluster-name"], hop["vhost"], hop["exchange"]) == ("down", "other", "x")
+    users = down.broker.admin.call("list_connections", columns=["user"])["rows"]
+    assert ["none"] in users and all(user.isprintable() for (user,) in users)  # The link's own, as in RabbitMQ.
     names = [one.name for one in down.broker.admin.queues("other")]
     assert names == ["federation: y -> down:/:x"]
     down.broker.admin.delete_vhost("other")

@@ -311,9 +311,26 @@ BROKEN = """[...document.querySelectorAll('main th, main button, main dt, main .
     .map(one => one.innerText)"""
 
 
+# Words of cells that stand on two lines, although a line of their own would hold them.
+TORN = """[...document.querySelectorAll('main td')].flatMap((cell) => {
+    const found = [], walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), range = document.createRange();
+    for (let text; text = walker.nextNode();) for (const word of text.data.matchAll(/\\S+/g)) {
+        range.setStart(text, word.index);
+        range.setEnd(text, word.index + word[0].length);
+        const lines = new Set([...range.getClientRects()].map((one) => Math.round(one.top)));
+        if (lines.size > 1 && word[0].length < 25) found.push(`${word[0]} in ${cell.outerHTML.slice(0, 100)}`);
+    }
+    return found;
+})"""
+
+
 @pytest.mark.parametrize("width", [390, 820])
 def test_on_phones_and_tablets_and_in_the_dark(open_page: Open, trio: Cluster, width: int) -> None:
     fill(trio, 0, "a.rather.long.name.of.a.queue.that.somebody.has.thought.of.in.a.hurry", 3)
+    far = {"src-uri": "amqp://127.0.0.1:1", "dest-uri": "amqp://broker.example.org:25672"}
+    shovel = {**far, "src-queue": "orders", "dest-queue": "orders.of.the.north"}
+    trio[0].control("add_vhost", name="warehouse.north", description=None, tags=None)
+    trio[0].control("set_parameter", vhost="/", component="shovel", name="moves", value=shovel)
     page = open_page("overview", viewport={"width": width, "height": 1000}, color_scheme="dark")
     page.get_by_role("heading", name="Overview").wait_for()
     colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -328,6 +345,9 @@ def test_on_phones_and_tablets_and_in_the_dark(open_page: Open, trio: Cluster, w
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
         assert page.evaluate(CUT) == [], name
         assert page.evaluate(BROKEN) == [], name
+        assert page.evaluate(TORN) == [], name
+    trio[0].control("clear_parameter", vhost="/", component="shovel", name="moves")
+    trio[0].control("delete_vhost", name="warehouse.north")
 
 
 def test_queues_are_rebalanced(open_page: Open, trio: Cluster) -> None:

@@ -23,6 +23,7 @@ from leveret.broker.client_log import CONNECTION_PID
 from leveret.broker.firehose import is_traced
 from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.model.implicit_bindings import implicit_binding
+from leveret.metadata.rules.permissions import shown_user
 from leveret.node.admin.common import listing_columns as columns_
 from leveret.node.admin.common.command import NUMBER, OBJECT, RUNNING, TEXT, TEXTS, Commands, NoAnswer, Refused
 from leveret.node.sockets.certificates import distinguished_name
@@ -262,7 +263,7 @@ CONNECTION: Final[dict[str, Getter]] = {
     "channels": lambda control, one: len(one.channels),
     "protocol": lambda control, one: "{0,9,1}" if one.protocol == "AMQP 0-9-1" else one.protocol,
     "auth_mechanism": lambda control, one: one.mechanism,
-    "user": lambda control, one: one.user,
+    "user": lambda control, one: shown_user(one.user),
     "vhost": lambda control, one: "" if one.vhost is None else one.vhost.name,
     "timeout": lambda control, one: one.heartbeat_s,
     "frame_max": lambda control, one: one.frame_max,
@@ -324,7 +325,7 @@ CHANNEL: Final[dict[str, Getter]] = {
     "connection": lambda control, one: _connection_pid(control, one.connection),
     "name": lambda control, one: f"{one.connection.peer} ({one.number})",
     "number": lambda control, one: one.number,
-    "user": lambda control, one: one.connection.user,
+    "user": lambda control, one: shown_user(one.connection.user),
     "vhost": lambda control, one: "" if one.connection.vhost is None else one.connection.vhost.name,
     "transactional": lambda control, one: one.transaction is not None,
     "confirm": lambda control, one: one.session.confirms is not None,

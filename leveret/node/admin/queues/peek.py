@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.base.exit_codes import UNAVAILABLE
 from leveret.broker.delivery.batch import Gap
 from leveret.broker.queue.queue import Queue
+from leveret.metadata.definitions import from_table
 from leveret.metadata.rules.ha_policy import is_quorum, is_stream
 from leveret.node.admin.common.command import NUMBER, RUNNING, TEXT, Commands, Refused
 from leveret.node.admin.queues.lists import running_nodes, shown_table
@@ -180,8 +181,7 @@ def shown_message(run: Batch | Run, at: int, position: int, bytes_max: int) -> d
     shown = {one.name: getattr(properties, one.name) for one in fields(Properties) if one.name != "headers"}
     told: dict[str, Any] = {name: value for name, value in shown.items() if value is not None}
     if properties.headers:
-        table = shown_table(properties.headers)
-        told["headers"] = {name: str(value) if isinstance(value, float) else value for name, _, value in table}
+        told["headers"] = from_table(properties.headers)
     part = body[:bytes_max]
     try:
         # A body that is cut in the middle of a character is still shown as text.

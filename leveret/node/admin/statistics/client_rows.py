@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.queue.ordered_queue import OrderedQueue
 from leveret.metadata.definitions import from_table
+from leveret.metadata.rules.permissions import shown_user
 from leveret.node.admin.queues.lists import _party, _state, _tls_of, _unconfirmed, _unsent_bytes, validity
 from leveret.node.stats import stats_history as s
 from leveret.node.stats.queue_rows import OF_CHANNELS, OF_DELIVERIES, Windows, message_stats, time_of_day
@@ -31,8 +32,8 @@ def connection_row(control: Control, connection: ClientConnection, windows: Wind
         "name": str(peer),
         "node": control.name,
         "vhost": "" if connection.vhost is None else connection.vhost.name,
-        "user": connection.user,
-        "user_who_performed_action": connection.user,
+        "user": shown_user(connection.user),
+        "user_who_performed_action": shown_user(connection.user),
         "state": _state(connection),
         "type": "network",
         "protocol": connection.protocol,
@@ -89,8 +90,8 @@ def channel_row(control: Control, channel: Channel, windows: Windows) -> dict[st
         "number": channel.number,
         "node": control.name,
         "vhost": "" if connection.vhost is None else connection.vhost.name,
-        "user": connection.user,
-        "user_who_performed_action": connection.user,
+        "user": shown_user(connection.user),
+        "user_who_performed_action": shown_user(connection.user),
         "state": "closing" if channel.closing else "running",
         "confirm": channel.session.confirms is not None,
         "transactional": transaction is not None,
@@ -137,7 +138,7 @@ def consumer_row(control: Control, connection: ClientConnection, channel: int, c
             "name": consumer.session.who,
             "number": channel,
             "node": control.name,
-            "user": connection.user,
+            "user": shown_user(connection.user),
             "connection_name": str(connection.peer),
             "peer_host": connection.peer.host,
             "peer_port": connection.peer.port,

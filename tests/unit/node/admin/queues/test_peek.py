@@ -53,6 +53,24 @@ def test_a_message_that_is_in_the_log_only(node: Broker, arguments: dict[str, An
     channel.connection.close()
 
 
+def test_headers_are_shown_as_the_http_api_shows_them(node: Broker) -> None:
+    channel = pika.BlockingConnection(pika.URLParameters(node.url)).channel()
+    channel.queue_declare("dead")
+    channel.queue_declare("q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    channel.confirm_delivery()
+    channel.basic_publish("", "q", b"x", pika.BasicProperties(headers={"nested": {"list": [1, {"deep": "text"}]}}))
+    method, _, _ = channel.basic_get("q")
+    channel.basic_reject(method.delivery_tag, requeue=False)
+    (one,) = ask(node, "peek_many", vhost="/", name="dead", position=1, count=1, bytes_max=10)["messages"]
+    headers = one["properties"]["headers"]
+    assert headers["nested"] == {"list": [1, {"deep": "text"}]}
+    (death,) = headers["x-death"]
+    assert (death["reason"], death["queue"], death["routing-keys"]) == ("rejected", "q", ["q"])
+    channel.queue_delete("q")
+    channel.queue_delete("dead")
+    channel.connection.close()
+
+
 def test_a_stream_is_read_otherwise(node: Broker) -> None:
     channel = pika.BlockingConnection(pika.URLParameters(node.url)).channel()
     channel.queue_declare("s", durable=True, arguments={"x-queue-type": "stream"})
