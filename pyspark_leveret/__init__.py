@@ -80,9 +80,13 @@ class LeveretDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_leveret.options import Options
+        from pyspark_leveret.sink.publisher import check_login
         from pyspark_leveret.sink.writer import LeveretWriter
 
-        return LeveretWriter(Options(self.options).sink(), schema.fields, overwrite)
+        options = Options(self.options).sink()
+        made = LeveretWriter(options, schema.fields, overwrite)
+        check_login(options.access)
+        return made
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from pyspark_leveret.options import Options

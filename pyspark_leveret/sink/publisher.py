@@ -37,8 +37,8 @@ from pyspark_leveret.options import Access
 WINDOW: Final = 20_000  # Unconfirmed messages at most; likewise bytes.
 WINDOW_BYTES: Final = 16 << 20
 PATIENCE_S: Final = 60.0
-FIRST_PATIENCE_S: Final = 3.0  # For the first connection of a job: probably the address is wrong.
-FIRST_LOGIN_S: Final = 10.0  # Likewise, for a server that takes the connection and says nothing.
+FIRST_PATIENCE_S: Final = 2.0  # For the first connection of a job: probably the address is wrong.
+FIRST_LOGIN_S: Final = 5.0  # Likewise, for a server that takes the connection and says nothing.
 PAUSE_S: Final = 0.1
 PAUSE_S_MAX: Final = 2.0
 WILL_PASS: Final = (320, 541)  # Reply codes after which another connection may work: the node stops, internal error.
@@ -207,12 +207,12 @@ class Publisher:
             time.sleep(self._pause_s)
             self._pause_s = min(max(2 * self._pause_s, PAUSE_S), PAUSE_S_MAX)
             host, port, tls = next(self._addresses)
-            address = Address(host, port, self.access.user, self.access.password, self.access.vhost)
+            address = _address(self.access, host, port)
             try:
                 self._connection = self._connect(address, tls)
                 break
             except (OSError, Lost) as error:
-                self._trouble = f"nobody answers at {address} (option 'servers' names AMQP ports): {error}"
+                self._trouble = _no_answer(address, error)
         if self._kept and self._connection.frame_max < self.frame_max:
             raise LeveretError(f"{address} takes smaller frames than another server; give all the same frame_max")
         self.frame_max = self._connection.frame_max
@@ -231,6 +231,38 @@ class Publisher:
         except BrokerError as error:
             raise login_error(error, self.access, address) from None
         return connection
+
+
+def check_login(access: Access) -> None:
+    """Logs in at one of the servers and leaves again. Raises LeveretError.
+
+    A batch job does so before its tasks begin: a wrong port or password is told once, in seconds. Tasks would tell it
+    each, four times in a cluster, and wait longer from the second time on."""
+    gives_up_at = time.monotonic() + FIRST_PATIENCE_S
+    tls_context = access.tls()
+    for host, port, tls in cycle(access.amqp_addresses()):
+        address = _address(access, host, port)
+        context = (tls_context or default_context()) if tls else None
+        try:
+            Connection(address, "spark sink", None, context, FIRST_LOGIN_S).close()
+            return
+        except BrokerError as error:
+            trouble = login_error(error, access, address)
+            if isinstance(trouble, LeveretError):
+                raise trouble from None
+        except OSError as error:
+            trouble = error
+        if time.monotonic() + PAUSE_S >= gives_up_at:
+            raise LeveretError(f"cannot publish: {_no_answer(address, trouble)}")
+        time.sleep(PAUSE_S)
+
+
+def _address(access: Access, host: str, port: int) -> Address:
+    return Address(host, port, access.user, access.password, access.vhost)
+
+
+def _no_answer(address: Address, trouble: Exception) -> str:
+    return f"nobody answers at {address} (option 'servers' names AMQP ports): {trouble}"
 
 
 def _knows_producers(start: bytes) -> bool:

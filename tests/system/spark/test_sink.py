@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types
 
+from pyspark_leveret import LeveretDataSource
 from pyspark_leveret.connect import LeveretError
 from pyspark_leveret.options import Options, SinkOptions
 from pyspark_leveret.sink import publisher as publishing
@@ -334,6 +335,24 @@ def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "FIRST_PATIENCE_S", 0.1)
     with pytest.raises(LeveretError, match=r"nobody answers at 127\.0\.0\.1:1 .*refused"):
         publish(sink(1, routingKey="k"), iter([numbered(0, 1)]), "nobody", 0)
+
+
+@pytest.mark.parametrize("is_silent", [False, True], ids=["nobody", "silent"])
+def test_a_wrong_port_is_told_before_any_task(is_silent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "FIRST_PATIENCE_S", 0.1)
+    monkeypatch.setattr(publishing, "FIRST_LOGIN_S", 0.2)
+    schema = types.StructType([types.StructField("body", types.BinaryType())])
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1] if is_silent else 1
+        source = LeveretDataSource({"servers": f"127.0.0.1:{port}", "routingKey": "k"})
+        with pytest.raises(LeveretError, match=rf"cannot publish: nobody answers at 127\.0\.0\.1:{port} .*'servers'"):
+            source.writer(schema, False)
+
+
+def test_a_wrong_password_is_told_before_any_task(data_broker: Server) -> None:
+    options = {"servers": f"127.0.0.1:{data_broker.port}", "routingKey": "k", "password": "wrong"}
+    with pytest.raises(LeveretError, match="refuses user 'guest': wrong user or password"):
+        LeveretDataSource(options).writer(types.StructType([types.StructField("body", types.BinaryType())]), False)
 
 
 def test_a_queue_that_stays_full_is_given_up(
