@@ -483,6 +483,8 @@ class Connection(ConnectionWithoutChannels):
             self.subscribing.forget()
         self.broker.mqtt_totals.leave(self)
         if self.session is not None:
+            if self.deliveries.acked:  # Otherwise what was acknowledged right before goodbye would come again.
+                self.deliveries.settle()
             self.session.close()
         self.login_part.leave(publish_will, expiry_s)
         self.broker.on_connection_closed(self)

@@ -308,6 +308,44 @@ def test_what_a_member_did_not_acknowledge_goes_to_another(world: World) -> None
     assert messages(second.heard()) == [("t", b"x", 1)]
 
 
+@pytest.mark.parametrize(
+    "goodbye",
+    [
+        pytest.param(encode(k.Disconnect(), k.V5), id="DISCONNECT"),
+        pytest.param(b"\x00\x00", id="a malformed packet"),
+    ],
+)
+@pytest.mark.parametrize("sent_alone", range(5))
+def test_what_a_member_acknowledges_last_goes_to_nobody_else(world: World, sent_alone: int, goodbye: bytes) -> None:
+    """Its last acknowledgements come together with the packet that ends its connection."""
+    first, second = connected(world, "a"), connected(world, "b")
+    first.subscribe("$share/g/t", qos=1)
+    publisher = connected(world, "p")
+    for number in range(5):
+        publisher.publish("t", b"%d" % number, qos=1)
+    acks = [encode(ack(p.PUBACK, one), k.V5) for one in publishes(first.heard())]
+    second.subscribe("$share/g/t", qos=1)
+    for one in acks[:sent_alone]:
+        first.send_bytes(one)
+    first.send_bytes(b"".join(acks[sent_alone:4]) + goodbye)
+    assert messages(second.heard()) == [("t", b"4", 1)], "the one that was not acknowledged"
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_is_acknowledged_last_does_not_come_again(world: World, qos: int) -> None:
+    """Neither to the session when it goes on, nor to another member, whose session ended with its connection."""
+    lasting, member = connected(world, "c", properties=LASTING), connected(world, "m")
+    lasting.subscribe("t", qos=qos)
+    member.subscribe("$share/g/t", qos=qos)
+    connected(world, "p").publish("t", b"x", qos)
+    kind = p.PUBACK if qos == 1 else p.PUBREC
+    for client in (lasting, member):
+        (message,) = publishes(client.heard())
+        client.send(ack(kind, message), k.Disconnect())
+    assert publishes(connected(world, "c", clean=False, properties=LASTING).got) == []
+    assert publishes(connected(world, "n").subscribe("$share/g/t", qos=qos)) == []
+
+
 # -- Wills ---------------------------------------------------------------------------------------------------------
 
 
