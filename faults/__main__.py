@@ -12,10 +12,10 @@ from pathlib import Path
 
 from faults.cases.case import Case
 from faults.cases.every import CASES
-from faults.cases.run import Run
+from faults.cases.run import Run, cluster_for
 from faults.history import ledgers
 from faults.history.verdict import BROKEN, KEPT, UNSAID, Verdict, judge
-from faults.machines.cluster import Cluster, why_not
+from faults.machines.cluster import why_not
 
 UNAVAILABLE = 69  # EX_UNAVAILABLE: nothing could be run here.
 
@@ -32,8 +32,7 @@ def play(case: Case, broker: str, seed: int, seconds: float, folder: Path) -> Ve
     def note(text: str) -> None:
         print(f"  {time.monotonic() - began:7.2f}  {text}", flush=True)
 
-    disks, clocks = case.disks, case.clocks
-    with Cluster(folder / "nodes", broker, case.nodes, disks, clocks, case.config, case.spare) as cluster:
+    with cluster_for(case, folder / "nodes", broker) as cluster:
         cluster.start()
         note(f"{case.nodes} nodes of {broker} serve clients")
         return Run(case, cluster, folder / "histories", seed, seconds, note).play()

@@ -2,6 +2,6 @@
 
 - `case`: what a case is, and the list of all.
 - `run`: runs a case: load, faults, mending, draining; it leaves a folder with histories.
-- `processes`, `networks`, `disks`, `folders`, `resources`, `members`, `locks`, `features`: the cases.
+- `processes`, `networks`, `disks`, `folders`, `resources`, `members`, `locks`, `features`, `links`: the cases.
 - `every`: the list of all.
 """

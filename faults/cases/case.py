@@ -26,5 +26,6 @@ class Case:
     spare: int = 0  # Further machines, on which nodes may join.
     disks: bool = False  # Data folders are on forgetful disks.
     clocks: bool = False  # Clocks can be set.
-    config: str = ""
+    config: str = ""  # Of Leveret.
+    plugins: tuple[str, ...] = ()  # Of RabbitMQ.
     only_leveret: bool = False

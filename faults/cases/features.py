@@ -8,15 +8,16 @@ from collections.abc import Callable
 from faults.cases.case import Case
 from faults.cases.run import Run
 from faults.clients.consumer import Consumer
+from faults.clients.lease import Getter, LeaseReader
 from faults.clients.load import Where, picker
 from faults.clients.mqtt import MqttPublisher, MqttSubscriber
 from faults.clients.publisher import Publisher
 from faults.machines.cluster import TICK_S
-from faults.machines.leveret_node import LeveretNode
 from faults.machines.node import until
 
 TTL_MS = 500
 MQTT_PORT = 1883
+MANAGEMENT_PORT = 15672
 
 
 def _dead_letters(run: Run) -> None:
@@ -40,7 +41,7 @@ def _dead_letters(run: Run) -> None:
     run.add(Consumer("last", run.folder, run.board, run.pick(), last))
 
 
-def _strike(run: Run) -> None:
+def strike(run: Run) -> None:
     node = run.master()
     what = run.rng.choice(("kill", "cut"))
     with run.fault(f"{what} {node.name}, a master"):
@@ -52,24 +53,6 @@ def _strike(run: Run) -> None:
             run.cluster.part([node])
             run.wait(TICK_S + 2.0)
             run.cluster.heal()
-
-
-def _shovel(run: Run) -> None:
-    """A shovel moves messages from one queue to another, both in this cluster, by way of any node."""
-    run.cluster.mirror(run.prefix)
-    source, target = f"{run.prefix}-source", f"{run.prefix}-target"
-    for queue in (source, target):
-        run.declare(queue)
-    run.queues += [source, target]
-    run.cluster.await_in_sync(run.queues)
-    uris = [f"amqp://guest:guest@{node.host}:{node.port}" for node in run.cluster.nodes]
-    value = {"src-uri": uris, "src-queue": source, "dest-uri": uris, "dest-queue": target, "reconnect-delay": 1}
-    node = run.cluster.nodes[0]
-    assert isinstance(node, LeveretNode)
-    node.control("set_parameter", vhost="/", component="shovel", name=run.prefix, value=value)
-    run.promise(source, kept=True, marked=True)
-    run.add(Publisher("p", run.folder, run.board, run.pick(), source))
-    run.add(Consumer("c", run.folder, run.board, run.pick(), target))
 
 
 def _mqtt(run: Run) -> None:
@@ -87,11 +70,41 @@ def _mqtt(run: Run) -> None:
     run.add(MqttPublisher("p", run.folder, run.board, pick(), topic))
 
 
+def _leases(run: Run) -> None:
+    """Two readers take the lease of a queue over from each other, read and acknowledge; a third client gets messages
+    of the same queue as any consumer would."""
+    run.cluster.mirror(run.prefix)
+    queue = f"{run.prefix}-leased"
+    run.declare(queue)
+    run.queues.append(queue)
+    run.cluster.await_in_sync(run.queues)
+    run.promise(queue, kept=True, marked=True, settled=True)
+    servers = [f"{node.host}:{MANAGEMENT_PORT}" for node in run.cluster.nodes]
+    run.add(Publisher("p", run.folder, run.board, run.pick(), queue))
+    for name in ("a", "b"):
+        run.add(LeaseReader(name, run.folder, run.board, servers, queue, "job", run.rng.randrange(1 << 30)))
+    run.add(Getter("g", run.folder, run.board, run.pick(), queue))
+
+
+def _strike_or_freeze(run: Run) -> None:
+    if run.rng.random() < 0.7:
+        strike(run)
+        return
+    node = run.master()
+    with run.fault(f"SIGSTOP {node.name}, a master, for longer than net_ticktime"):
+        node.freeze()
+        run.wait(TICK_S + 2.0)
+        node.thaw()
+
+
 CASES = (
-    Case("dead-letters", "rejects, TTL and a chain of dead letters; masters die", _dead_letters, _strike, 18),
-    Case("shovel", "a shovel, its node and the masters killed and cut off", _shovel, _strike, 20, only_leveret=True),
+    Case("dead-letters", "rejects, TTL and a chain of dead letters; masters die", _dead_letters, strike, 18),
     Case(
-        "mqtt", "MQTT with QoS 2, sessions taken over at other nodes", _mqtt, _strike, 20,
+        "leases", "readers that take a lease over from each other; masters die, freeze, are cut off", _leases,
+        _strike_or_freeze, 20, config=f"management.tcp.port = {MANAGEMENT_PORT}", only_leveret=True,
+    ),
+    Case(
+        "mqtt", "MQTT with QoS 2, sessions taken over at other nodes", _mqtt, strike, 20,
         config=f"mqtt.listeners.tcp.1 = 0.0.0.0:{MQTT_PORT}", only_leveret=True,
     ),
 )  # fmt: skip

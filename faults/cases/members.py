@@ -38,9 +38,7 @@ def _join_and_forget(run: Run) -> None:
             run.cluster.nodes.remove(node)
         node.kill()
         run.wait(0.0, 1.0)
-        other = run.cluster.asked()
-        assert isinstance(other, LeveretNode)
-        other.control("forget_cluster_node", name=node.name)
+        run.cluster.asked().forget(node.name)
         shutil.rmtree(node.data, ignore_errors=True)
 
 
@@ -72,8 +70,7 @@ def _rolling(run: Run) -> None:
 
 CASES = (
     Case(
-        "join-forget", "a node joins, dies and is forgotten", _load_and_cut, _join_and_forget, 16,
-        spare=1, only_leveret=True,
+        "join-forget", "a node joins, dies and is forgotten", _load_and_cut, _join_and_forget, 16, spare=1,
     ),
     Case("rename", "a node is renamed", _load, _rename, 16, only_leveret=True),
     Case("rolling-restart", "one node after the other is restarted", _load, _rolling, 17),

@@ -6,11 +6,10 @@ import socket
 
 from faults.cases.case import Case
 from faults.cases.run import Run
-from faults.machines.leveret_node import LeveretNode
 
 HOUR = 3600
 CLIENTS = 120
-LOW_BYTES, USUAL_BYTES = 1 << 20, 4 << 30
+LOW_BYTES = 1 << 20
 
 
 def _load(run: Run) -> None:
@@ -62,16 +61,15 @@ def _descriptors(run: Run) -> None:
 def _memory(run: Run) -> None:
     """The memory alarm of a node comes and goes; publishers wait meanwhile."""
     node = run.master()
-    assert isinstance(node, LeveretNode)
     with run.fault(f"{node.name} is over its memory watermark"):
-        node.control("set_memory_limit", limit={"bytes": LOW_BYTES})
+        node.set_memory_limit(LOW_BYTES)
         run.wait(3.0, 8.0)
-        node.control("set_memory_limit", limit={"bytes": USUAL_BYTES})
+        node.set_memory_limit(None)
 
 
 CASES = (
     Case("clock-jumps", "clocks are wrong by an hour, forward or back", _load, _jump, 14, clocks=True),
     Case("clock-strobes", "a clock jumps to and fro ten times a second", _load, _strobe, 14, clocks=True),
     Case("descriptors", "a master has no file descriptors left", _load, _descriptors),
-    Case("memory", "the memory alarm of a master comes and goes", _load, _memory, only_leveret=True),
+    Case("memory", "the memory alarm of a master comes and goes", _load, _memory),
 )

@@ -28,6 +28,10 @@ SETTLE_S = 1.0
 Note = Callable[[str], None]
 
 
+def cluster_for(case: Case, folder: Path, broker: str = "leveret") -> Cluster:
+    return Cluster(folder, broker, case.nodes, case.disks, case.clocks, case.config, case.spare, case.plugins)
+
+
 class Run:
     """A case that is running. Cases use it to make load and faults."""
 
@@ -87,7 +91,7 @@ class Run:
         client.start()
 
     def promise(self, queue: str, **kept: bool) -> None:
-        self.promises["queues"][queue] = kept or {"kept": True, "marked": True, "ordered": True}
+        self.promises["queues"][queue] = kept or {"kept": True, "marked": True, "settled": True, "ordered": True}
 
     def add_queues(
         self, count: int = 3, publishers: int = 1, consumers: int = 1, nodes: Sequence[Node] | None = None,

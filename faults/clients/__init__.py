@@ -6,6 +6,8 @@
 - `lock`: queues used as locks.
 - `registrar`: names that are declared, deleted and looked up.
 - `mqtt`: a publisher and a subscriber with QoS 2.
+- `lease`: readers that take a lease over from each other.
 
-They may import `faults.history` and the protocol's codec of Leveret; the broker is reached by sockets only.
+They may import `faults.history`, Leveret's codec of the protocol and its public client for leases; the broker is
+reached by sockets only.
 """

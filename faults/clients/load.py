@@ -29,7 +29,7 @@ class Board:
         self.lock = threading.Lock()
         self.due: set[tuple[str, str, int]] = set()
         self.early: set[tuple[str, str, int]] = set()  # Delivered, and not confirmed yet.
-        self.confirmed = self.delivered = self.held = self.registered = 0
+        self.confirmed = self.delivered = self.held = self.registered = self.read = 0
 
     def on_confirmed(self, messages: Sequence[tuple[str, str, int]]) -> None:
         with self.lock:

@@ -12,6 +12,9 @@ jumps) and `outcome`; `unknown` means that the client never had an answer. The o
     use        lock, holder, token; the resource that the lock guards took (ok) or refused (refused) the token
     register   key, call (declare, delete, read), value; outcome ok, refused (another value is there), unknown, and
                for a read present or absent
+    lease      lease, owner, call (open, take, ack, release), acked and next of the answer, through of an ack; refused
+               means that another one owns the lease, or that it was released
+    read       queue, producer, number, lease, owner, place: what a reader found at a place of a lease
     fault      what; from `start` to `end`, written by the one who made it
 
 A producer never uses a number twice, and a new connection is a new producer: a message that is delivered twice was

@@ -1,8 +1,9 @@
 """Tells how long it took until all works again: after each fault, until each client has had a success.
 
-A success is a confirmed publish, a delivery, a lock that was got, an answer about metadata. Clients are those that had
-one before the fault; a client that never has one again, though it ran on, is a finding. `longest_ms` is the longest
-time in all that a client went without a success while the run lasted, during faults too.
+A success is a confirmed publish, a delivery, a message read from a lease, a lock that was got, an answer about
+metadata. Clients are those that had one before the fault; a client that never has one again, though it ran on, is a
+finding. `longest_ms` is the longest time in all that a client went without a success while the run lasted, during
+faults too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Recovery(NamedTuple):
 
 def check(histories: Histories) -> Recovery:
     successes: dict[str, list[int]] = defaultdict(list)
-    for entry in histories.of("publish", "deliver", "hold", "register"):
+    for entry in histories.of("publish", "deliver", "hold", "register", "read"):
         if entry["outcome"] not in (REFUSED, UNKNOWN):
             moment = entry["start"] if entry["op"] == "hold" else entry["end"]
             successes[entry["client"]].append(moment)

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from faults.history import locks, messages, recovery, registers
+from faults.history import leases, locks, messages, recovery, registers
 from faults.history.entries import Histories
 
 KEPT, BROKEN, UNSAID = 0, 1, 2
@@ -34,7 +34,7 @@ def judge(folder: Path) -> Verdict:
     histories = Histories(folder)
     figures: dict[str, int] = {}
     findings: list[str] = list(histories.case.get("noticed", []))
-    for check in (messages.check, locks.check, registers.check, recovery.check):
+    for check in (messages.check, locks.check, leases.check, registers.check, recovery.check):
         found = check(histories)
         figures |= found.figures
         findings += found.findings

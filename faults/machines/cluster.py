@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -51,9 +50,9 @@ class Cluster:
 
     def __init__(
         self, folder: Path, broker: str = "leveret", size: int = 3, disks: bool = False, clocks: bool = False,
-        config: str = "", spare: int = 0,
+        config: str = "", spare: int = 0, plugins: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        self.folder, self.broker, self.size = folder, broker, size
+        self.folder, self.broker, self.size, self.plugins = folder, broker, size, plugins
         own = (os.getpid() * 8 + next(_COUNT)) % 25_000
         self.subnet = f"10.{100 + own // 250}.{own % 250}"
         self._open = ExitStack()
@@ -79,7 +78,7 @@ class Cluster:
         host, folder = f"{self.subnet}.{number}", self.folder / f"n{number}"
         founder = f"{self.subnet}.1"
         if self.broker == "rabbitmq":
-            return RabbitmqNode(number, host, space, folder, founder, RABBITMQ_CONFIG)
+            return RabbitmqNode(number, host, space, folder, founder, RABBITMQ_CONFIG, self.plugins)
         return LeveretNode(number, host, space, folder, founder, f"{LEVERET_CONFIG}\n{config}")
 
     def close(self) -> None:
@@ -160,21 +159,17 @@ class Cluster:
 
     def mirror(self, prefix: str, **more: object) -> None:
         """Has all nodes keep copies of queues whose names begin so."""
-        definition = {"ha-mode": "all", "ha-sync-mode": "automatic", **more}
-        node = self.asked()
-        if isinstance(node, LeveretNode):
-            node.control(
-                "set_policy", vhost="/", name=prefix, pattern=f"^{prefix}", definition=definition,
-                priority=len(prefix), apply_to="queues", operator=False,
-            )  # fmt: skip
-        elif isinstance(node, RabbitmqNode):
-            words = ("set_policy", prefix, f"^{prefix}", json.dumps(definition), "--apply-to", "queues")
-            node.control(*words, "--priority", str(len(prefix)))
+        self.set_policy(prefix, {"ha-mode": "all", "ha-sync-mode": "automatic", **more})
+
+    def set_policy(self, prefix: str, definition: dict[str, object], apply_to: str = "queues") -> None:
+        """Sets a policy for all whose names begin so."""
+        self.asked().set_policy(prefix, definition, apply_to)
+
+    def set_parameter(self, component: str, name: str, value: dict[str, object]) -> None:
+        self.asked().set_parameter(component, name, value)
 
     def copies(self) -> dict[str, tuple[str, frozenset[str], frozenset[str]]]:
-        node = self.asked()
-        assert isinstance(node, LeveretNode | RabbitmqNode)
-        return node.copies()
+        return self.asked().copies()
 
     def master_of(self, queue: str) -> Node:
         """Raises NodeError if no node leads the queue just now."""

@@ -19,6 +19,7 @@ from leveret.node.sockets.peer_socket import PeersOptions, call
 COOKIE = "faults"
 CLUSTER_PORT = 25672
 CALL_S = 15.0
+USUAL_BYTES = 4 << 30  # Of memory.
 # Heartbeats as frequent as a node with a small net_ticktime needs them, with tolerance for a busy machine.
 LIVELY = PeersOptions(silence_ms=400, connect_ms=15_000, greeting_ms=15_000)
 _NODE = re.compile(r"<(.+?)\.\d+\.\d+\.\d+>")
@@ -83,6 +84,25 @@ class LeveretNode(Node):
         voters = [one["name"] for one in status["members"] if one["voter"]]
         together = len(voters) == len(status["running_nodes"]) == count
         return status["leader"] is not None and together and not status["paused_nodes"]
+
+    def set_policy(self, prefix: str, definition: dict[str, object], apply_to: str) -> None:
+        self.control(
+            "set_policy", vhost="/", name=prefix, pattern=f"^{prefix}", definition=definition,
+            priority=len(prefix), apply_to=apply_to, operator=False,
+        )  # fmt: skip
+
+    def set_parameter(self, component: str, name: str, value: dict[str, object]) -> None:
+        self.control("set_parameter", vhost="/", component=component, name=name, value=value)
+
+    def set_memory_limit(self, size: int | None) -> None:
+        self.control("set_memory_limit", limit={"bytes": USUAL_BYTES if size is None else size})
+
+    def forget(self, name: str) -> None:
+        self.control("forget_cluster_node", name=name)
+
+    def links_run(self) -> bool:
+        links = self.control("federation_status")
+        return bool(links) and all(link["status"] == "running" for link in links)
 
     def copies(self) -> dict[str, tuple[str, frozenset[str], frozenset[str]]]:
         """Returns the master, the mirrors and the mirrors in sync of all queues."""

@@ -38,6 +38,7 @@ class Node(ABC):
     """A node. Signals go to all its processes."""
 
     port = AMQP_PORT
+    founder: str  # The host of the node that it joins when its folder is empty; its own if it joins none.
 
     def __init__(self, number: int, host: str, space: str, folder: Path) -> None:
         self.number, self.host, self.space, self.folder = number, host, space, folder
@@ -63,6 +64,31 @@ class Node(ABC):
     @abstractmethod
     def is_ready(self) -> bool:
         """Returns whether it takes clients."""
+
+    # -- Commands: each raises NodeError -------------------------------------------------------------------------
+
+    @abstractmethod
+    def copies(self) -> dict[str, tuple[str, frozenset[str], frozenset[str]]]:
+        """Returns the master, the mirrors and the mirrors in sync of all queues."""
+
+    @abstractmethod
+    def set_policy(self, prefix: str, definition: dict[str, object], apply_to: str) -> None:
+        """Sets a policy for all whose names begin so; a longer prefix has a higher priority."""
+
+    @abstractmethod
+    def set_parameter(self, component: str, name: str, value: dict[str, object]) -> None: ...
+
+    @abstractmethod
+    def set_memory_limit(self, size: int | None) -> None:
+        """Sets the memory watermark in bytes; None for the usual one."""
+
+    @abstractmethod
+    def forget(self, name: str) -> None:
+        """Has the cluster forget a node that is down."""
+
+    @abstractmethod
+    def links_run(self) -> bool:
+        """Returns whether there are links of federations, and all of them run."""
 
     # -- Life ----------------------------------------------------------------------------------------------------
 

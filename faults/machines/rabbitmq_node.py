@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from faults.machines.node import Node, NodeError
@@ -17,7 +19,12 @@ DIST_PORT = 25672
 CONTROL_S = 60.0
 COOKIE = "FAULTS"
 GREETING_S = 3.0
+USUAL_SHARE = "0.4"  # Of memory.
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+LINK_STATES = (
+    "[proplists:get_value(status, Link) || Node <- [node() | nodes()],"
+    " Link <- rpc:call(Node, rabbit_federation_status, status, [])]."
+)
 _NODE = re.compile(r"<'?([^<>']+?)'?\.\d+\.\d+\.\d+>")
 
 
@@ -28,22 +35,18 @@ def program() -> str | None:
 
 
 class RabbitmqNode(Node):
-    """A node without plugins. Each namespace has an epmd of its own."""
+    """A node, by default without plugins. Each namespace has an epmd of its own."""
 
-    def __init__(self, number: int, host: str, space: str, folder: Path, founder: str, config: str) -> None:
+    def __init__(
+        self, number: int, host: str, space: str, folder: Path, founder: str, config: str,
+        plugins: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         super().__init__(number, host, space, folder)
         self.founder = founder
         self.epmd: subprocess.Popen[bytes] | None = None
-        lines = ["loopback_users = none", config]
-        if host != founder:
-            lines += [
-                "cluster_formation.peer_discovery_backend = classic_config",
-                f"cluster_formation.classic_config.nodes.1 = rabbit@{founder}",
-                f"cluster_formation.classic_config.nodes.2 = rabbit@{host}",
-            ]
-        (folder / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
+        self.config = config
         (folder / "advanced.config").write_text("[{kernel, [{net_ticktime, 4}]}].\n")
-        (folder / "enabled_plugins").write_text("[].\n")
+        (folder / "enabled_plugins").write_text(f"[{','.join(plugins)}].\n")
         cookie = folder / ".erlang.cookie"
         cookie.write_text(COOKIE)
         cookie.chmod(0o400)
@@ -53,6 +56,14 @@ class RabbitmqNode(Node):
         return f"rabbit@{self.host}"
 
     def command(self) -> list[str]:
+        lines = ["loopback_users = none", self.config]
+        if self.host != self.founder:
+            lines += [
+                "cluster_formation.peer_discovery_backend = classic_config",
+                f"cluster_formation.classic_config.nodes.1 = rabbit@{self.founder}",
+                f"cluster_formation.classic_config.nodes.2 = {self.name}",
+            ]
+        (self.folder / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
         found = program()
         assert found is not None
         return [found]
@@ -123,6 +134,23 @@ class RabbitmqNode(Node):
         except NodeError:
             return False
         return said.split()[-1:] == [str(count)]
+
+    def set_policy(self, prefix: str, definition: dict[str, object], apply_to: str) -> None:
+        words = ("set_policy", prefix, f"^{prefix}", json.dumps(definition), "--apply-to", apply_to)
+        self.control(*words, "--priority", str(len(prefix)))
+
+    def set_parameter(self, component: str, name: str, value: dict[str, object]) -> None:
+        self.control("set_parameter", component, name, json.dumps(value))
+
+    def set_memory_limit(self, size: int | None) -> None:
+        self.control("set_vm_memory_high_watermark", *((USUAL_SHARE,) if size is None else ("absolute", str(size))))
+
+    def forget(self, name: str) -> None:
+        self.control("forget_cluster_node", name)
+
+    def links_run(self) -> bool:
+        said = self.control("eval", LINK_STATES)
+        return {state.strip() for state in said.strip().strip("[]").split(",")} == {"running"}
 
     def copies(self) -> dict[str, tuple[str, frozenset[str], frozenset[str]]]:
         """Returns the master, the mirrors and the mirrors in sync of all queues."""

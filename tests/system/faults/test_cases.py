@@ -9,7 +9,7 @@ import pytest
 
 from faults.cases.case import Case
 from faults.cases.every import CASES
-from faults.cases.run import Run
+from faults.cases.run import Run, cluster_for
 from faults.clients.consumer import Consumer
 from faults.history.verdict import BROKEN, KEPT
 from faults.machines.cluster import Cluster, why_not
@@ -71,8 +71,7 @@ def test_each_once(folder: Path, name: str) -> None:
     reason = why_not("leveret", case.disks, case.clocks)
     if reason is not None:
         pytest.skip(reason)
-    nodes = folder / "nodes"
-    with Cluster(nodes, "leveret", case.nodes, case.disks, case.clocks, case.config, case.spare) as cluster:
+    with cluster_for(case, folder / "nodes") as cluster:
         cluster.start()
         verdict = Run(case, cluster, folder / "histories", SEED, 0.0, print).play()
     assert verdict.code == KEPT, verdict.told()

@@ -11,7 +11,7 @@ import pytest
 from faults.history.verdict import BROKEN, KEPT, UNSAID, Verdict, judge
 
 SECOND = 1_000_000_000
-ALL = {"kept": True, "marked": True, "ordered": True}
+ALL = {"kept": True, "marked": True, "settled": True, "ordered": True}
 
 
 class Book:
@@ -50,6 +50,16 @@ class Book:
         self, client: str, start: int, end: int | None, call: str, outcome: str = "ok", value: int = -1
     ) -> None:
         self.write(client, "register", outcome, start=start, end=end, key="k", call=call, value=value)
+
+    def lease(self, owner: str, call: str, outcome: str = "ok", acked: int = 0, next: int = 0, **more: Any) -> None:
+        answer = {"acked": acked, "next": next} if outcome == "ok" and call != "release" else {}
+        self.write(owner, "lease", outcome, lease="job", owner=owner, call=call, **answer, **more)
+
+    def read(self, owner: str, *places: int, numbers: tuple[int, ...] = ()) -> None:
+        """Reads places, at which messages of these numbers are; by default those of the same number."""
+        for place, number in zip(places, numbers or places, strict=True):
+            more: dict[str, Any] = {"queue": "q", "producer": "p.1", "number": number}
+            self.write(owner, "read", lease="job", owner=owner, place=place, **more)
 
     def judge(self) -> Verdict:
         for client, lines in self.lines.items():
@@ -111,6 +121,30 @@ def test_a_marked_delivery_that_another_client_received_before_the_first_one(boo
     book.deliver(1, marked=True)
     book.deliver(1, client="d")
     assert book.judge().code == KEPT
+
+
+def delivered_again(book: Book, fault_s: int, last_s: int = 60) -> Verdict:
+    """A message is delivered after 10 s and, marked, after 50 s. Others come until `last_s`; there is one fault."""
+    book.publish(1, 2)
+    for consumer, number, at_s, marked in (("c", 1, 10, False), ("c", 2, last_s, False), ("d", 1, 50, True)):
+        more: dict[str, Any] = {"queue": "q", "producer": "p.1", "number": number, "redelivered": marked}
+        book.write(consumer, "deliver", start=at_s * SECOND, end=at_s * SECOND, consumer=consumer, **more)
+    book.write("faults", "fault", start=fault_s * SECOND, end=(fault_s + 1) * SECOND, what="kill")
+    return book.judge()
+
+
+def test_a_message_that_comes_back_long_after_its_acknowledgement(book: Book) -> None:
+    verdict = delivered_again(book, fault_s=40)
+    assert verdict.code == BROKEN and verdict.figures["came back"] == 1 and "q: p.1 1" in verdict.findings[0]
+
+
+@pytest.mark.parametrize("fault_s", [6, 9, 12])
+def test_an_acknowledgement_about_the_time_of_a_fault_may_be_lost(book: Book, fault_s: int) -> None:
+    assert delivered_again(book, fault_s).code == KEPT
+
+
+def test_what_a_consumer_received_last_may_not_be_acknowledged(book: Book) -> None:
+    assert delivered_again(book, fault_s=40, last_s=11).code == KEPT
 
 
 def test_a_message_that_nobody_published(book: Book) -> None:
@@ -186,6 +220,96 @@ def test_a_resource_that_takes_an_old_token(book: Book) -> None:
     book.use(2)
     book.use(1)
     assert book.judge().code == BROKEN
+
+
+def test_a_lease_that_changes_its_owner(book: Book) -> None:
+    book.publish(0, 1, 2, 3)
+    book.lease("a", "open")
+    book.lease("a", "take", next=2)
+    book.read("a", 0, 1)
+    book.lease("a", "ack", acked=1, next=2, through=1)
+    book.lease("b", "open", acked=1, next=2)
+    book.read("b", 1)
+    book.lease("a", "ack", "refused", through=2)
+    book.lease("b", "release")
+    book.deliver(1, marked=True)
+    book.lease("b", "open", acked=3, next=3)
+    book.read("b", 3, 4, numbers=(2, 3))
+    verdict = book.judge()
+    assert verdict.code == KEPT and verdict.findings == []
+    assert verdict.figures["places read"] == 4 and verdict.figures["owners in turn"] == 3
+    assert verdict.figures["releases"] == verdict.figures["refused as former owner"] == 1
+    assert verdict.figures["delivered"] == 4
+
+
+def test_a_confirmed_message_that_no_reader_of_a_lease_found(book: Book) -> None:
+    book.publish(0, 1)
+    book.read("a", 0)
+    assert book.judge().figures["lost"] == 1
+
+
+def test_a_place_with_two_messages(book: Book) -> None:
+    book.publish(1, 2)
+    book.read("a", 0, numbers=(1,))
+    book.read("b", 0, numbers=(2,))
+    assert "place 0 was" in book.judge().findings[0]
+
+
+@pytest.mark.parametrize("how", ["place", "consumer"])
+def test_a_message_that_comes_back_after_it_was_settled(book: Book, how: str) -> None:
+    book.publish(0)
+    book.lease("a", "open")
+    book.read("a", 0)
+    book.lease("a", "ack", acked=1, next=1, through=1)
+    if how == "place":
+        book.read("a", 1, numbers=(0,))
+    else:
+        book.deliver(0, marked=True)
+    assert "was settled at place 0 and came again" in book.judge().findings[0]
+
+
+def test_a_message_that_a_release_returned_may_come_again(book: Book) -> None:
+    book.publish(0)
+    book.lease("a", "open")
+    book.read("a", 0)
+    book.write("b", "lease", start=book.clock, end=book.clock + 9, lease="job", owner="b", call="release")
+    book.lease("a", "ack", acked=1, next=1, through=1)  # Of nothing, perhaps: the release may have been before.
+    book.read("a", 2, numbers=(0,))
+    assert book.judge().code == KEPT
+
+
+def test_a_leased_message_that_a_consumer_gets_without_a_mark(book: Book) -> None:
+    book.publish(0)
+    book.read("a", 0)
+    book.deliver(0)
+    assert "without a mark" in book.judge().findings[0]
+
+
+@pytest.mark.parametrize("call", ["take", "ack"])
+def test_a_former_owner_that_goes_on(book: Book, call: str) -> None:
+    book.publish(0)
+    book.read("a", 0)
+    book.lease("a", "open")
+    book.lease("b", "open")
+    book.lease("a", call, through=0)
+    assert "after b had taken the lease over" in book.judge().findings[0]
+
+
+def test_an_owner_whose_own_takeover_had_no_answer(book: Book) -> None:
+    book.publish(0)
+    book.read("a", 0)
+    book.lease("b", "open")
+    book.write("a", "lease", "unknown", end=None, lease="job", owner="a", call="open")
+    book.lease("a", "take")
+    assert book.judge().code == KEPT
+
+
+def test_a_lease_that_forgets_what_was_answered(book: Book) -> None:
+    book.publish(0)
+    book.read("a", 0)
+    book.lease("a", "open", next=5)
+    book.lease("a", "open", next=4)
+    assert "next went back from 5 to 4" in book.judge().findings[0]
 
 
 def test_metadata_with_an_order(book: Book) -> None:
