@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -17,6 +18,7 @@ from faults.history import ledgers
 from faults.history.verdict import BROKEN, KEPT, UNSAID, Verdict, judge
 from faults.machines.cluster import why_not
 
+TERMINATED = 143
 UNAVAILABLE = 69  # EX_UNAVAILABLE: nothing could be run here.
 
 
@@ -84,6 +86,7 @@ def main() -> int:
     cases = list(CASES.values()) if options.all else [CASES[name] for name in options.case]
     if not cases:
         parser.error("--case, --all or --list is needed")
+    signal.signal(signal.SIGTERM, lambda *of: sys.exit(TERMINATED))  # So that nodes and disks are ended as well.
     root = Path(options.folder or tempfile.mkdtemp(prefix="faults-"))
     codes = []
     for case in cases:
