@@ -219,12 +219,30 @@ class Run:
         for client in sources:
             client.join()
         ended = now_ns()
-        try:
-            until(self.board.is_drained, "all that was confirmed is delivered", self.drain_s)
-        except NodeError:
-            self.note(f"{len(self.board.due)} confirmed messages have not come")
+        self._drain()
         self.pause.wait(SETTLE_S / 2)  # For what is delivered twice.
         return ended
+
+    def _drain(self) -> None:
+        """Waits until all that is due has come, or nothing has come for some time."""
+        while not self.board.is_drained():
+            before = self.board.delivered
+            try:
+                until(lambda: self.board.is_drained() or self.board.delivered > before, "deliveries", self.drain_s)  # noqa: B023
+            except NodeError:
+                self.note(f"{len(self.board.due)} confirmed messages have not come")
+                self._note_counts()
+                return
+            self.pause.wait(0.05)
+
+    def _note_counts(self) -> None:
+        """Tells whether messages that have not come are in their queues: then it is consumers that do not get them."""
+        for queue in self.promises["queues"]:
+            try:
+                count = self.call(lambda client: declare(client, queue, passive=True))  # noqa: B023
+                self.note(f"  {queue} has {count} ready")
+            except (Lost, ChannelError) as error:
+                self.note(f"  {queue}: {error}")
 
     def _await_progress(self, when: str) -> None:
         """Waits until publishers and consumers have had successes."""

@@ -44,6 +44,12 @@ class Message(NamedTuple):
         return offset
 
 
+class Returned(NamedTuple):
+    """A message for which there was no queue."""
+
+    body: bytes
+
+
 class Amqp:
     """A connection. Methods raise Lost."""
 
@@ -106,7 +112,7 @@ class Amqp:
             if found is None and time.monotonic() >= deadline:
                 raise Lost(f"no {wanted.__name__} in time")
 
-    def next(self, seconds: float) -> m.Method | Message | None:
+    def next(self, seconds: float) -> m.Method | Message | Returned | None:
         """Returns the next method or message; None if there is none in time. Raises ChannelError."""
         try:
             kind, payload = self._frame(time.monotonic() + max(0.0, seconds))
@@ -126,6 +132,8 @@ class Amqp:
             raise ChannelError(method.reply_code, method.reply_text)
         if isinstance(method, m.BasicDeliver | m.BasicGetOk):
             return Message(method, *self._content())
+        if isinstance(method, m.BasicReturn):
+            return Returned(self._content()[0])
         return method
 
     def _content(self) -> tuple[bytes, bytes]:
@@ -175,9 +183,9 @@ class Amqp:
 
 
 def publish_frames(exchange: str, key: str, body: bytes, properties: bytes = b"\x10\x00\x02") -> bytes:
-    """Returns the frames of a message, by default a persistent one."""
+    """Returns the frames of a message, by default a persistent one. It comes back if there is no queue for it."""
     header = b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + properties
-    method = m.encode(1, m.BasicPublish(exchange=exchange, routing_key=key))
+    method = m.encode(1, m.BasicPublish(exchange=exchange, routing_key=key, mandatory=True))
     return method + frame(HEADER, 1, header) + frame(BODY, 1, body)
 
 

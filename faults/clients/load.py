@@ -13,6 +13,7 @@ from faults.history.entries import Writer
 
 PATIENCE_S = 6.0  # After which a client takes a node that does not answer for dead.
 AGAIN_S = 0.1
+BEHIND = 20_000  # Messages; some windows of the largest size.
 
 
 class Where(NamedTuple):
@@ -47,6 +48,10 @@ class Board:
                 self.due.discard(message)
             else:
                 self.early.add(message)
+
+    def is_behind(self) -> bool:
+        """Returns whether consumers have so much to do that publishers should wait."""
+        return len(self.due) > BEHIND
 
     def is_drained(self) -> bool:
         with self.lock:

@@ -1,4 +1,9 @@
-"""Publishes windows of persistent messages, and writes down which were confirmed, refused, or not answered."""
+"""Publishes windows of persistent messages, and writes down which were confirmed, refused, or not answered.
+
+A message that comes back because there is no queue for it counts as refused, although it is confirmed then: RabbitMQ
+does that while the only node of a queue is down. A publisher waits while consumers are far behind, so that the end of
+a run is not a long drain.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from faults.clients.amqp import Amqp, Lost, publish_frames
+from faults.clients.amqp import Amqp, Lost, Returned, publish_frames
 from faults.clients.load import Board, Client, Where
 from faults.history.entries import OK, REFUSED, UNKNOWN, now_ns
 from leveret.protocol import methods as m
 
 ANSWER_S = 20.0  # For a confirm, with failovers in between; a blocked publisher waits as long as it is blocked.
 BLOCKED_S = 120.0
+BEHIND_S = 0.05
 
 
 class Publisher(Client):
@@ -29,12 +35,18 @@ class Publisher(Client):
         self.exchange = exchange
         self.properties = b"\x10\x00\x02"
         self.is_blocked = False
+        self.returned: set[int] = set()
 
     def work(self, client: Amqp) -> None:
         client.call(m.ConfirmSelect(), m.ConfirmSelectOk)
         self.is_blocked = False
+        self.returned = set()
         number = 0
         while not self.halt.is_set():
+            if self.board.is_behind():
+                self.halt.wait(BEHIND_S)
+                client.next(0.0)  # For heartbeats.
+                continue
             window = range(number + 1, number + 1 + self.window)
             number = window[-1]
             self._publish(client, window)
@@ -54,7 +66,10 @@ class Publisher(Client):
                 answer = self._answer(client)
                 tag = answer.delivery_tag
                 told = [one for one in pending if one <= tag] if answer.multiple else [tag]
-                self._note(told, producer, start, OK if isinstance(answer, m.BasicAck) else REFUSED)
+                is_ack = isinstance(answer, m.BasicAck)
+                taken = [one for one in told if is_ack and one not in self.returned]
+                self._note(taken, producer, start, OK)
+                self._note([one for one in told if not is_ack or one in self.returned], producer, start, REFUSED)
                 for one in told:
                     pending.pop(one, None)
         finally:
@@ -66,7 +81,9 @@ class Publisher(Client):
             found = client.next(0.5)
             if isinstance(found, m.BasicAck | m.BasicNack):
                 return found
-            if isinstance(found, m.ConnectionBlocked):
+            if isinstance(found, Returned):
+                self.returned.add(int(found.body.split()[2]))
+            elif isinstance(found, m.ConnectionBlocked):
                 self.is_blocked, deadline = True, time.monotonic() + BLOCKED_S
             elif isinstance(found, m.ConnectionUnblocked):
                 self.is_blocked, deadline = False, time.monotonic() + ANSWER_S
