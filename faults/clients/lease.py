@@ -21,7 +21,8 @@ from leveret.protocol import methods as m
 
 TIMEOUT_S = 3.0
 AT_ONCE = 40
-RELEASES = 0.01  # The share of turns that end with a release.
+RELEASES = 0.01  # The share of turns that end with a release,
+RESTARTS = 0.02  # or as if the reader had crashed: it takes the lease over again.
 TURN_S = 0.05
 GOT_AT_ONCE = 5
 NOT_FOUND, LOCKED = 404, 423
@@ -65,8 +66,10 @@ class LeaseReader(Client):
         known = view.acked  # Places below were read.
         while not self.halt.is_set():
             known = self._read(client, view, max(known, view.acked))
-            if self.rng.random() < RELEASES:
+            luck = self.rng.random()
+            if luck < RELEASES:
                 self._release(client)
+            if luck < RELEASES + RESTARTS:
                 return
             through = known
             self._call("ack", lambda: client.lease_ack(self.queue, self.lease, through, self.name), through=through)  # noqa: B023
