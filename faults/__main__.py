@@ -9,35 +9,58 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from faults.cases.case import Case
 from faults.cases.every import CASES
 from faults.cases.run import Run, cluster_for
 from faults.history import ledgers
-from faults.history.verdict import BROKEN, KEPT, UNSAID, Verdict, judge
+from faults.history.verdict import BROKEN, KEPT, UNSAID, judge
 from faults.machines.cluster import why_not
 
 TERMINATED = 143
 UNAVAILABLE = 69  # EX_UNAVAILABLE: nothing could be run here.
 
 
-def play(case: Case, broker: str, seed: int, seconds: float, folder: Path) -> Verdict | str:
-    """Runs a case on a cluster of its own; returns the verdict, or why it cannot run here."""
-    reason = why_not(broker, case.disks, case.clocks)
-    if broker == "rabbitmq" and case.only_leveret:
-        reason = "there is no such thing in RabbitMQ"
-    if reason is not None:
-        return reason
+class Turn(NamedTuple):
+    """A case that is to be run, and how."""
+
+    case: Case
+    broker: str
+    seed: int
+    seconds: float
+    folder: Path
+
+    def command(self) -> str:
+        words = f"--case {self.case.name} --seed {self.seed} --seconds {self.seconds:g} --broker {self.broker}"
+        return f"python -m faults {words}"
+
+    def why_not(self) -> str | None:
+        """Returns why it cannot run here, or None."""
+        if self.broker == "rabbitmq" and self.case.only_leveret:
+            return "there is no such thing in RabbitMQ"
+        return why_not(self.broker, self.case.disks, self.case.clocks)
+
+
+def play(turns: list[Turn]) -> Iterator[int]:
+    """Runs cases on one cluster, one after the other; yields the codes of their verdicts."""
     began = time.monotonic()
 
     def note(text: str) -> None:
         print(f"  {time.monotonic() - began:7.2f}  {text}", flush=True)
 
-    with cluster_for(case, folder / "nodes", broker) as cluster:
+    broker = turns[0].broker
+    with cluster_for([turn.case for turn in turns], turns[0].folder / "nodes", broker) as cluster:
         cluster.start()
-        note(f"{case.nodes} nodes of {broker} serve clients")
-        return Run(case, cluster, folder / "histories", seed, seconds, note).play()
+        note(f"{len(cluster.nodes)} nodes of {broker} serve clients")
+        for turn in turns:
+            histories = turn.folder / "histories"
+            print(f"{turn.command()}\n  {turn.case.fault}; histories in {histories}", flush=True)
+            verdict = Run(turn.case, cluster, histories, turn.seed, turn.seconds, note).play()
+            print(f"  {verdict.told()}", flush=True)
+            yield verdict.code
 
 
 def check(folders: list[str]) -> int:
@@ -75,6 +98,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="list the cases")
     parser.add_argument("--case", action="append", choices=CASES, default=[], metavar="NAME")
     parser.add_argument("--all", action="store_true", help="all cases, one after the other")
+    parser.add_argument("--together", action="store_true", help="on one cluster, which takes long to start")
     parser.add_argument("--seed", type=int, default=None, help="decides what is done to whom; another each time")
     parser.add_argument("--seconds", type=float, default=None, help="how long faults are made; 0 for one fault")
     parser.add_argument("--broker", choices=("leveret", "rabbitmq"), default="leveret")
@@ -88,20 +112,18 @@ def main() -> int:
         parser.error("--case, --all or --list is needed")
     signal.signal(signal.SIGTERM, lambda *of: sys.exit(TERMINATED))  # So that nodes and disks are ended as well.
     root = Path(options.folder or tempfile.mkdtemp(prefix="faults-"))
-    codes = []
+    turns = []
     for case in cases:
         seed = random.randrange(1 << 30) if options.seed is None else options.seed
         seconds = case.seconds if options.seconds is None else options.seconds
-        folder = root / f"{options.broker}-{case.name}-{seed}"
-        again = f"python -m faults --case {case.name} --seed {seed} --seconds {seconds:g} --broker {options.broker}"
-        shutil.rmtree(folder, ignore_errors=True)  # Of the same run before.
-        print(f"{again}\n  {case.fault}; histories in {folder / 'histories'}", flush=True)
-        verdict = play(case, options.broker, seed, seconds, folder)
-        if isinstance(verdict, str):
-            print(f"  not here: {verdict}", flush=True)
-            continue
-        print(f"  {verdict.told()}", flush=True)
-        codes.append(verdict.code)
+        turn = Turn(case, options.broker, seed, seconds, root / f"{options.broker}-{case.name}-{seed}")
+        shutil.rmtree(turn.folder, ignore_errors=True)  # Of the same run before.
+        if (reason := turn.why_not()) is None:
+            turns.append(turn)
+        else:
+            print(f"{turn.command()}\n  not here: {reason}", flush=True)
+    groups = [turns] if options.together and turns else [[turn] for turn in turns]
+    codes = [code for group in groups for code in play(group)]
     return (BROKEN if BROKEN in codes else max(codes)) if codes else UNAVAILABLE
 
 

@@ -25,11 +25,17 @@ from faults.machines.node import Node, NodeError, until
 PROGRESS_S = 60.0
 DRAIN_S = 60.0
 SETTLE_S = 1.0
+SHORT_PAUSE_S = 0.05
 Note = Callable[[str], None]
 
 
-def cluster_for(case: Case, folder: Path, broker: str = "leveret") -> Cluster:
-    return Cluster(folder, broker, case.nodes, case.disks, case.clocks, case.config, case.spare, case.plugins)
+def cluster_for(cases: Sequence[Case], folder: Path, broker: str = "leveret") -> Cluster:
+    """Returns a cluster on which these cases can run, one after the other."""
+    disks, clocks = any(case.disks for case in cases), any(case.clocks for case in cases)
+    nodes, spare = max(case.nodes for case in cases), max(case.spare for case in cases)
+    config = "\n".join(case.config for case in cases)
+    plugins = sorted({plugin for case in cases for plugin in case.plugins})
+    return Cluster(folder, broker, nodes, disks, clocks, config, spare, plugins)
 
 
 class Run:
@@ -98,6 +104,8 @@ class Run:
         consumers_at: Sequence[Node] | None = None, **publisher: Any,
     ) -> list[str]:  # fmt: skip
         """Adds mirrored queues with publishers and consumers, which connect to any of these nodes."""
+        if not self.seconds:  # A short form shares the machine with other tests.
+            publisher["pause_s"] = max(publisher.get("pause_s", 0.0), SHORT_PAUSE_S)
         self.cluster.mirror(self.prefix)
         queues = [f"{self.prefix}-{number}" for number in range(len(self.queues), len(self.queues) + count)]
         for number, queue in enumerate(queues):

@@ -10,7 +10,7 @@ import pytest
 
 from faults.cases.case import Case
 from faults.cases.every import CASES
-from faults.cases.run import Run
+from faults.cases.run import Run, cluster_for
 from faults.clients.consumer import Consumer
 from faults.history.verdict import BROKEN, KEPT
 from faults.machines.cluster import Cluster, why_not
@@ -46,10 +46,7 @@ def test_each_case_has_a_short_form() -> None:
 @pytest.mark.parametrize("names", TOGETHER, ids=lambda names: names[0])
 def test_short_forms(folder: Path, names: tuple[str, ...]) -> None:
     cases = [CASES[name] for name in names]
-    disks, clocks = any(case.disks for case in cases), any(case.clocks for case in cases)
-    config = "\n".join(case.config for case in cases)
-    nodes, spare = max(case.nodes for case in cases), max(case.spare for case in cases)
-    with Cluster(folder / "nodes", "leveret", nodes, disks, clocks, config, spare) as cluster:
+    with cluster_for(cases, folder / "nodes") as cluster:
         cluster.start()
         for case in cases:
             verdict = Run(case, cluster, folder / case.name, SEED, 0.0, print).play()
