@@ -45,7 +45,7 @@ class MasterWatch:
         self.age = 0  # Ticks without hearing the master.
         self.standings: dict[str, Standing] | None = None  # By member: its state; None: no poll is under way.
         self.poll_age = 0
-        self.left: set[str] = set()  # Members whose disks have failed in this epoch.
+        self.left: set[str] = set()  # Members that have left in this epoch: their disks have failed, or lost something.
 
     @property
     def hears(self) -> bool:
@@ -78,6 +78,8 @@ class MasterWatch:
         if is_new_epoch:
             self.heard, self.age = self.member.is_newborn, 0  # Who creates a group leads it, and says only otherwise.
             self.left.clear()
+        elif self.member.view is not None:
+            self.left.intersection_update(self.member.view.ring)  # If it returns to the ring, it is another copy.
 
     def on_peer_up(self, peer: str) -> None:
         if self.standings is not None and peer in dict(self._in_sync()):

@@ -188,6 +188,9 @@ class Feeding:
         if frame.version > member.view.version:
             return  # By its own view this member is still in sync, so it must not drop anything.
         if member.master is None and member.tail.common(frame.history, frame.cut) < frame.cut:
+            if member.has_lost_blocks:
+                member.withdraw()
+                return
             member.restart(frame.cut, frame.history, frame.known, frame.bound, frame.delivered)
             self.feed = src
 

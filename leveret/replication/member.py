@@ -24,7 +24,8 @@ while all is well, and an idle queue sends nothing at all.
 
 **Disks.** Writes are numbered, and durability follows those numbers, never the numbers of blocks: when a block was cut
 off and another took its place, the sync of the first says nothing about the second. A member whose sync has failed does
-not know the contents of its disk; it leaves. One whose disk is full or slow makes no progress, is removed from the
+not know the contents of its disk; it leaves. So does one in sync that is told to start again: its disk has lost what
+was synced, as if an old backup had been put back. One whose disk is full or slow makes no progress, is removed from the
 in-sync set when it holds up a confirm, and comes back like any that was down.
 """
 
@@ -160,6 +161,11 @@ class Member:
         return self.view is not None and self.view.version == 1 and self.tail.end == 0 and self.in_sync
 
     @property
+    def has_lost_blocks(self) -> bool:
+        """Whether a log that has to be started again is that of a member in sync, except after a forced promotion."""
+        return self.view is not None and self.in_sync and self.view.lossy <= self.tail.last_epoch
+
+    @property
     def may_lead(self) -> bool:
         """Whether this member can be master: a copy that lacks messages only by a forced promotion that the view names.
         """
@@ -279,11 +285,17 @@ class Member:
         if self.failed:
             return
         if self.view is not None:
-            for peer in sorted(self.links & set(self.view.ring)):
-                self.send(peer, Leave(self.view.epoch))
+            self.withdraw()
         if self.master is not None:
             self._stop()
         self.failed = True
+
+    def withdraw(self) -> None:
+        """Have the others go on without this copy: its disk has lost blocks that it had reported. Nothing is dropped
+        before a view without it is agreed on. Then it is forgotten and, if it is still wanted, made anew."""
+        assert self.view is not None
+        for peer in sorted(self.links & set(self.view.ring)):
+            self.send(peer, Leave(self.view.epoch))
 
     def on_tick(self) -> None:
         self.ticks += 1
@@ -428,8 +440,7 @@ class Member:
 
     def restart(self, cut: int, history: History, known: int, bound: int, delivered: int = 0) -> None:
         """Start the log again after the cut. Stored messages of a common beginning, up to `known`, are kept."""
-        assert self.view is not None
-        if self.in_sync and self.view.lossy <= self.tail.last_epoch:
+        if self.has_lost_blocks:
             raise ProtocolError(f"in-sync {self.me} is to drop its log")
         have = self.filling.kept(known)
         self.read_at = self.read_at if have else 0

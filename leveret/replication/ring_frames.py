@@ -112,7 +112,7 @@ class Pulse(NamedTuple):  # From the master: whether it leads and reaches the ma
     fill: bool | None = None  # An operator's order to fill mirrors, or not; None: there is none.
 
 
-class Leave(NamedTuple):  # The sender's disk has failed: do not wait for it.
+class Leave(NamedTuple):  # The sender's disk has failed, or lost blocks: do not wait for it.
     epoch: int
 
 

@@ -94,6 +94,22 @@ def test_metadata(nodes: Cluster, victim: Member, name: str, what: str) -> None:
     assert not {"join", "replace"} & {path.name for path in victim.data.iterdir()}
 
 
+def test_a_log_without_its_end(nodes: Cluster, victim: Member, name: str) -> None:
+    """It looks as if the power had failed during a write, so the node starts. Its copy is in sync by what the cluster
+    has agreed on, and lacks what it had acknowledged: it leaves its ring and is made anew."""
+    victim.kill()
+    segment, at = find(victim, name, COUNT - 5)
+    with open(segment, "r+b") as file:
+        file.truncate(at)
+    victim.start()
+    nodes.wait_until_whole()
+    await_in_sync(nodes[0], name, nodes)
+    assert "internal error" not in victim.log()
+    mirror(victim, name, "nodes", [victim.name])
+    await_in_sync(victim, name, [victim])
+    assert get_all(victim.channel(), name) == numbers(*range(COUNT))
+
+
 def test_messages_of_a_mirrored_queue(nodes: Cluster, victim: Member, name: str) -> None:
     """Others have them: nothing is lost, and the copy is filled again."""
     victim.kill()

@@ -14,6 +14,8 @@ from leveret.replication.ring_frames import (
     Deny,
     Fetch,
     Fill,
+    Leave,
+    Left,
     Options,
     Piece,
     Poll,
@@ -152,6 +154,34 @@ def complete_is_said_when_the_disk_knows() -> None:
     mirror.on_peer_up("a")
     effects += drain(mirror, sync=False)
     assert mirror.complete and not any(entry.complete or entry.durable for entry in numbers(effects, "b"))
+
+
+@scenario
+def a_member_in_sync_whose_disk_has_lost_blocks_leaves() -> None:
+    """An old backup was put back, say. It drops nothing before a view without it is agreed on."""
+    mirror = follow(found(2, 2), "abc")
+    effects = give(mirror, "a", Reset(2, 2, 5, ((2, 1),), 2, 3))
+    assert sent(effects, Leave, "a") and sent(effects, Leave, "c") and not changes(effects, Restart)
+    assert mirror.tail.end == 2 and not mirror.failed
+    mirror.on_view(view(3, 2, "a", "ac", "ac"))
+    assert Left(3) in drain(mirror)
+
+
+@scenario
+def a_reset_by_a_newer_view_is_not_obeyed_before_that_view_is_here() -> None:
+    mirror = follow(found(2, 2), "abc")
+    effects = give(mirror, "a", Reset(2, 3, 5, ((2, 1),), 2, 3))
+    assert not sent(effects, Leave) and not changes(effects, Restart)
+
+
+@scenario
+def one_that_has_left_and_returned_to_the_ring_is_another_copy() -> None:
+    mirror = follow(found(2, 2), "abc")
+    give(mirror, "c", Leave(2))
+    assert mirror.doubt.left == {"c"}
+    mirror.on_view(view(3, 2, "a", "ab", "ab"))
+    mirror.on_view(view(4, 2, "a", "ab", "abc"))
+    assert mirror.doubt.left == set()
 
 
 @scenario
