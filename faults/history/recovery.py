@@ -30,7 +30,8 @@ def check(histories: Histories) -> Recovery:
     for entry in histories.of("publish", "deliver", "hold", "register", "read"):
         if entry["outcome"] not in (REFUSED, UNKNOWN):
             moment = entry["start"] if entry["op"] == "hold" else entry["end"]
-            successes[entry["client"]].append(moment)
+            # Who gets a lock is chance; that somebody does is not.
+            successes[entry["lock"] if entry["op"] == "hold" else entry["client"]].append(moment)
     for moments in successes.values():
         moments.sort()
     faults = sorted(histories.of("fault"), key=lambda entry: int(entry["start"]))

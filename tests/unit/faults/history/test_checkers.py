@@ -374,6 +374,17 @@ def test_a_client_that_never_works_again(book: Book) -> None:
     assert verdict.code == BROKEN and "no success in 55 s" in verdict.findings[0]
 
 
+def test_a_lock_that_one_client_gets_again_and_another_does_not(book: Book) -> None:
+    book.hold("a", 1, 2)
+    book.hold("b", 3, 4)
+    book.write("faults", "fault", start=2 * SECOND, end=5 * SECOND, what="a cut")
+    book.case["load_ended_ns"] = 60 * SECOND
+    assert "l had no success in 55 s" in book.judge().findings[0]
+    book.hold("a", 7 * SECOND, 8 * SECOND)
+    verdict = book.judge()
+    assert verdict.code == KEPT and verdict.figures["recovered after ms"] == 2_000
+
+
 def test_a_run_that_did_not_end_proves_nothing(book: Book) -> None:
     book.publish(1)
     book.case["finished"] = False
