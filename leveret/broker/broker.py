@@ -48,6 +48,7 @@ from leveret.broker.remote.remote_queue import RemoteQueue
 from leveret.broker.remote.spool_registry import BATCHES_AT_ONCE, SpoolRegistry
 from leveret.broker.retained.retained_messages import RetainedMessages
 from leveret.broker.routing.alternate_exchange import AlternateExchanges
+from leveret.broker.routing.upkeep import Upkeep
 from leveret.broker.vhost import Vhost
 from leveret.links.frame_types import CONNECTION_COUNTS, LINKED, REPLY, REPLY_ANSWER, REPLY_ASK, RING, STOPPING
 from leveret.links.proposals import BadFrame
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from leveret.broker.mirrors.member_changes import MemberChanges
     from leveret.broker.node_interface import NodeInterface
     from leveret.broker.session.session import Client, Session
+    from leveret.metadata.model.bindings import BindingGroup
     from leveret.metadata.model.records import Binding, QueueSpec
     from leveret.metadata.rules.queue_rules import QueueRules
     from leveret.storage.format.queue_block import Run
@@ -108,6 +110,7 @@ class Broker:
         self.python_version = python_version
         self.permissions = Permissions(metadata)
         self.alternates = AlternateExchanges(metadata)
+        self.upkeep = Upkeep()
         self.random_numbers = RandomNumbers(node.seed)
         self.vhosts: dict[str, Vhost] = {}
         self.totals = NodeCounters()
@@ -180,8 +183,8 @@ class Broker:
             self._on_event(e.ExchangeDeclared(exchange))
         for queue in metadata.queues.values():
             self._on_event(e.QueueDeclared(queue))
-        for binding in metadata.bindings:
-            self._on_event(e.BindingAdded(binding))
+        for group in metadata.bindings.groups():
+            self._bind_group(group)
 
     @property
     def cluster_name(self) -> str:
@@ -190,8 +193,9 @@ class Broker:
 
     @property
     def is_behind(self) -> bool:
-        """Returns whether policies have changed, and not all queues and exchanges have been told."""
-        return bool(self.policies.outdated or self.alternates.left)
+        """Returns whether there is work that was left for later turns: queues and exchanges that have not been told of
+        changed policies, indexes of exchanges."""
+        return bool(self.policies.outdated or self.alternates.left or self.upkeep.jobs)
 
     # -- The turn ------------------------------------------------------------------------------------------------
 
@@ -202,6 +206,8 @@ class Broker:
             policies.refresh_some()
         if self.alternates.left:
             self.alternates.go_on()
+        if self.upkeep.jobs:
+            self.upkeep.go_on()
         if self.fanout.left < COPIES_MAX:
             self.fanout.begin_turn(self.alarm is None and self.node.is_crowded())
         dirty, unlogged = self.dirty, self.unlogged
@@ -319,12 +325,17 @@ class Broker:
 
     def on_applied(self, events: tuple[e.Event, ...]) -> None:
         """Commands took effect: bring queues and routers up to date."""
-        # An exchange takes the bindings from it along; a million of them one by one would take seconds.
+        # An exchange takes the bindings from it along, and a queue those to it.
         gone = {(event.spec.vhost, event.spec.name) for event in events if isinstance(event, e.ExchangeDeleted)}
+        queues = {(event.spec.vhost, event.spec.name) for event in events if isinstance(event, e.QueueDeleted)}
         for event in events:
-            if gone and isinstance(event, e.BindingRemoved) and (event.binding.vhost, event.binding.source) in gone:
-                continue
-            self._on_event(event)
+            if isinstance(event, e.BindingsRemoved):
+                group = event.group
+                if (group.vhost, group.source) not in gone:
+                    is_queue = group.destination_kind == "queue"
+                    self._unbind_group(group, is_queue and (group.vhost, group.destination) in queues)
+            else:
+                self._on_event(event)
         for owner_end in self.owner_ends.values():
             if owner_end.early:
                 owner_end.on_metadata()
@@ -347,6 +358,8 @@ class Broker:
             self._bind(event.binding)
         elif isinstance(event, e.BindingRemoved):
             self._unbind(event.binding)
+        elif isinstance(event, e.BindingsAdded):
+            self._bind_group(event.group)
         elif isinstance(event, SessionChanged):
             self.client_ids.on_changed(event)
         elif isinstance(event, RetainedChanged):
@@ -360,9 +373,9 @@ class Broker:
             vhosts[event.spec.vhost].exchange_counters.pop(event.spec.name, None)
             vhosts[event.spec.vhost].forget_routes()
         elif isinstance(event, e.VhostAdded):
-            vhosts[event.name] = Vhost(event.name, self.random_numbers.draw)
+            vhosts[event.name] = Vhost(event.name, self.random_numbers.draw, self.upkeep)
         elif isinstance(event, e.VhostDeleted):
-            del vhosts[event.name]
+            vhosts.pop(event.name).router.close()
             self._close_where(lambda one: one.vhost.name == event.name, "vhost deleted")
         elif isinstance(event, e.UserDeleted):
             self._close_where(lambda one: one.user == event.name, f"user '{event.name}' is deleted")
@@ -624,15 +637,9 @@ class Broker:
                     return
                 standing = standing.successor
             return
-        bindings = self.metadata.bindings.to_destination(spec.vhost, "queue", spec.name)
-        for binding in bindings:
-            vhost.router.unbind_queue(binding.source, old, binding.key, binding.arguments)
-        vhost.router.remove_queue(spec.name)
+        vhost.router.replace_queue(spec.name, old, new)
         vhost.deleting.discard(old)
         vhost.queues[spec.name] = new
-        vhost.router.add_queue(spec.name, new)
-        for binding in bindings:
-            vhost.router.bind_queue(binding.source, new, binding.key, binding.arguments)
         vhost.forget_routes()
 
     def _bind(self, binding: Binding) -> None:
@@ -643,6 +650,26 @@ class Broker:
         else:
             vhost.router.bind_exchange(binding.source, binding.destination, binding.key, binding.arguments)
         vhost.forget_routes()
+
+    def _bind_group(self, group: BindingGroup) -> None:
+        vhost = self.vhosts[group.vhost]
+        if group.destination_kind == "queue":
+            queue = vhost.queues[group.destination]
+            vhost.router.bind_queue_often(group.source, queue, group.plain_keys(), group.with_arguments())
+            vhost.forget_routes()
+        else:
+            for binding in group:
+                self._bind(binding)
+
+    def _unbind_group(self, group: BindingGroup, is_queue_gone: bool) -> None:
+        if is_queue_gone:
+            vhost = self.vhosts[group.vhost]
+            queue = vhost.queues[group.destination]
+            vhost.router.unbind_gone(group.source, queue, group.plain_keys(), group.with_arguments())
+            vhost.forget_routes()
+        else:
+            for binding in group:
+                self._unbind(binding)
 
     def _unbind(self, binding: Binding) -> None:
         vhost = self.vhosts[binding.vhost]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from leveret.base.counters import ExchangeCounters
 from leveret.broker.routing.reply_address import PREFIX
 from leveret.broker.routing.router import Router, first_of
+from leveret.broker.routing.upkeep import Upkeep
 from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.protocol.frames import HEADER_AT
 from leveret.protocol.properties import correlation_id, headers, message_id, timestamp
@@ -60,10 +61,10 @@ class Vhost:
         "deleting", "exchange_counters", "firehose", "generation", "name", "queues", "router", "routes", "targets",
     )  # fmt: skip
 
-    def __init__(self, name: str, draw: Callable[[int], int] = first_of) -> None:
+    def __init__(self, name: str, draw: Callable[[int], int] = first_of, upkeep: Upkeep | None = None) -> None:
         self.name = name
         self.queues: dict[str, AnyQueue] = {}
-        self.router: Router[AnyQueue] = Router(lambda queue: queue.spec.name, draw)
+        self.router: Router[AnyQueue] = Router(lambda queue: queue.spec.name, draw, upkeep)
         self.exchange_counters: dict[str, ExchangeCounters] = {}  # Of exchanges that were published to at this node.
         self.firehose: Firehose | None = None  # While somebody watches the messages of this vhost.
         self.routes: dict[bytes, Route] = {}

@@ -156,7 +156,7 @@ def gather(metadata: Metadata, vhost: str | None = None) -> dict[str, Iterable[A
         return (one for one in records if vhost is None or one.vhost == vhost)
 
     queues, exchanges = metadata.queues.copy(), list(metadata.exchanges.values())
-    bindings = list(metadata.bindings if vhost is None else metadata.bindings.in_vhost(vhost))
+    groups = metadata.bindings.copy().groups(vhost)
 
     def is_hidden(queue: QueueSpec | None) -> bool:
         return queue is not None and (queue.exclusive or is_closed(queue.name))
@@ -168,8 +168,9 @@ def gather(metadata: Metadata, vhost: str | None = None) -> dict[str, Iterable[A
         "exchanges": (one for one in here(exchanges) if one.name and not one.name.startswith("amq.")),
         "bindings": (
             one
-            for one in bindings
-            if one.destination_kind != "queue" or not is_hidden(queues.get((one.vhost, one.destination)))
+            for group in groups
+            if group.destination_kind != "queue" or not is_hidden(queues.get((group.vhost, group.destination)))
+            for one in group
         ),
     }
     if vhost is not None:

@@ -16,7 +16,7 @@ from leveret.metadata.shovel.events import AssignmentChanged
 
 if TYPE_CHECKING:
     from leveret.base.json_values import Json
-    from leveret.metadata.model.records import Binding
+    from leveret.metadata.model.bindings import BindingGroup
     from leveret.metadata.shovel.records import WorkKey
     from leveret.metadata.store import Metadata
 
@@ -26,8 +26,7 @@ K = TypeVar("K")
 def events_between(old: Metadata, new: Metadata) -> tuple[e.Event, ...]:
     """Return the events that a listener with the state `old` needs to have the state `new`."""
     events: list[e.Event] = []
-    gone = [binding for binding in old.bindings if binding not in new.bindings or _is_remade(binding, old, new)]
-    events += [e.BindingRemoved(binding) for binding in gone]
+    events += _unbound(old, new)
     events += [e.QueueDeleted(spec) for key, spec in old.queues.items() if _id(new, key) != spec.id]
     events += [e.ExchangeDeleted(spec) for key, spec in old.exchanges.items() if new.exchanges.get(key) != spec]
     events += [e.UserDeleted(name) for name in old.users if name not in new.users]
@@ -45,7 +44,7 @@ def events_between(old: Metadata, new: Metadata) -> tuple[e.Event, ...]:
                 events.append(e.ViewChanged(queue))
             if old.queues[key].node != queue.node:
                 events.append(e.QueueMoved(queue))
-    events += [e.BindingAdded(one) for one in new.bindings if one not in old.bindings or _is_remade(one, old, new)]
+    events += _bound(old, new)
     vhosts = [name for name in new.vhosts if _policies(old, name) != _policies(new, name)]
     events += [e.PolicyChanged(name) for name in vhosts]
     users = _changed(dict(old.parameter_users), dict(new.parameter_users))
@@ -92,14 +91,39 @@ def _id(metadata: Metadata, key: tuple[str, str]) -> int | None:
     return None if spec is None else spec.id
 
 
-def _is_remade(binding: Binding, old: Metadata, new: Metadata) -> bool:
-    """Return whether an equal binding has another queue or exchange of the same name at one end than before."""
-    vhost, source = binding.vhost, binding.source
-    kind, destination = binding.destination_kind, binding.destination
+def _unbound(old: Metadata, new: Metadata) -> list[e.Event]:
+    events: list[e.Event] = []
+    for group in old.bindings.groups():
+        now = _same_ends(group, new)
+        if now is None or _is_remade(group, old, new):
+            events.append(e.BindingsRemoved(group))
+        elif not group.is_like(now):
+            events += [e.BindingRemoved(one) for one in group if not now.holds(one.key, one.digest)]
+    return events
+
+
+def _bound(old: Metadata, new: Metadata) -> list[e.Event]:
+    events: list[e.Event] = []
+    for group in new.bindings.groups():
+        before = _same_ends(group, old)
+        if before is None or _is_remade(group, old, new):
+            events.append(e.BindingsAdded(group))
+        elif not group.is_like(before):
+            events += [e.BindingAdded(one) for one in group if not before.holds(one.key, one.digest)]
+    return events
+
+
+def _same_ends(group: BindingGroup, metadata: Metadata) -> BindingGroup | None:
+    return metadata.bindings.between(group.vhost, group.source, group.destination_kind, group.destination)
+
+
+def _is_remade(group: BindingGroup, old: Metadata, new: Metadata) -> bool:
+    """Return whether a queue or exchange at one end is another one of the same name than before."""
+    vhost, source = group.vhost, group.source
     if old.exchanges.get((vhost, source)) != new.exchanges.get((vhost, source)):
         return True
-    key = (vhost, destination)
-    if kind == "queue":
+    key = (vhost, group.destination)
+    if group.destination_kind == "queue":
         return _id(old, key) != _id(new, key)
     return old.exchanges.get(key) != new.exchanges.get(key)
 

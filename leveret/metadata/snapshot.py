@@ -7,7 +7,8 @@ noticed even without a checksum. Bindings, of which there may be millions, are i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.base.json_values import Json
@@ -23,6 +24,7 @@ from leveret.metadata.command_codec import (
 )
 from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.model.records import (
+    NO_ARGUMENTS,
     Binding,
     DestinationKind,
     ExchangeSpec,
@@ -37,6 +39,7 @@ from leveret.metadata.mqtt.records import ClientSession, DueWill, RetainedMessag
 from leveret.metadata.shovel.records import Assignment
 
 if TYPE_CHECKING:
+    from leveret.metadata.model.bindings import BindingGroup
     from leveret.metadata.store import Metadata
 
 FORMAT: Final = "leveret metadata"
@@ -106,15 +109,27 @@ def _mqtt_rows(metadata: Metadata) -> Iterator[list[Json]]:
 
 
 def _binding_rows(metadata: Metadata) -> Iterator[list[Json]]:
-    for (vhost, source), found in metadata.bindings.groups():
-        bindings = iter(found)
-        while group := list(islice(bindings, _GROUP)):
-            yield ["bindings", vhost, source, [_dump_binding(binding) for binding in group]]
+    vhost, source, rows = "", "", list[Json]()
+    for group in metadata.bindings.groups():
+        if rows and (group.vhost, group.source) != (vhost, source):
+            yield ["bindings", vhost, source, rows]
+            rows = []
+        vhost, source = group.vhost, group.source
+        for row in _group_rows(group):
+            rows.append(row)
+            if len(rows) == _GROUP:
+                yield ["bindings", vhost, source, rows]
+                rows = []
+    if rows:
+        yield ["bindings", vhost, source, rows]
 
 
-def _dump_binding(binding: Binding) -> list[Json]:
-    short: list[Json] = [binding.destination_kind, binding.destination, binding.key]
-    return [*short, dump_table(binding.arguments)] if binding.arguments else short
+def _group_rows(group: BindingGroup) -> Iterator[Json]:
+    kind, destination = group.destination_kind, group.destination
+    for key in group.plain_keys():
+        yield [kind, destination, key]
+    for key, arguments in group.with_arguments():
+        yield [kind, destination, key, dump_table(arguments)]
 
 
 # Reading
@@ -140,7 +155,7 @@ def read_snapshot(data: bytes, metadata: Metadata) -> None:
         count += 1
         try:
             _read_row(metadata, values)
-        except (BadEncoding, KeyError, TypeError, AssertionError) as error:
+        except (BadEncoding, ValueError, LookupError, TypeError, AssertionError) as error:
             raise BadEncoding(f"line {count} of the snapshot: {error!r}") from None
     raise BadEncoding(f"the snapshot has no end after {count} lines")
 
@@ -201,15 +216,22 @@ def _read_queue(metadata: Metadata, *values: Any) -> None:
 
 def _read_bindings(metadata: Metadata, vhost: str, source: str, bindings: list[Any]) -> None:
     exchange = metadata.exchanges[vhost, source]
-    for kind, destination, key, *arguments in bindings:
+    for (kind, destination), found in groupby(bindings, itemgetter(0, 1)):
         end: DestinationKind
         if kind == "queue":
             end, name = "queue", metadata.queues[vhost, destination].name
         else:
             end, name = "exchange", metadata.exchanges[vhost, destination].name
-        _check_texts(key)
-        table = load_table(*(arguments or [{}]))
-        metadata.bindings.add(Binding(exchange.vhost, exchange.name, end, name, key, table))
+        rows = list(found)
+        keys = [row[2] for row in rows if len(row) == 3]
+        if keys:
+            if set(map(type, keys)) != {str}:
+                raise BadEncoding(f"expected texts, found {keys!r:.80}")
+            metadata.bindings.add_keys(exchange.vhost, exchange.name, end, name, keys)
+        for _, _, key, arguments in [row for row in rows if len(row) != 3]:
+            _check_texts(key)
+            table = load_table(arguments)
+            metadata.bindings.add(Binding(exchange.vhost, exchange.name, end, name, key, table or NO_ARGUMENTS))
 
 
 def _read_policy(metadata: Metadata, *values: Any) -> None:

@@ -38,7 +38,7 @@ from leveret.metadata import assignments, client_sessions, retained_messages
 from leveret.metadata.federation.parameters import COMPONENTS, UPSTREAM
 from leveret.metadata.model import commands as c
 from leveret.metadata.model import events as e
-from leveret.metadata.model.bindings import Bindings
+from leveret.metadata.model.bindings import BindingGroup, Bindings
 from leveret.metadata.model.hidden_queues import (
     DELAYED,
     exchange_of,
@@ -197,9 +197,9 @@ class Metadata(ImplicitBindings):
         name = command.name
         if name not in self.vhosts:
             return no_vhost(name)
-        for binding in self.bindings.in_vhost(name):
-            self.bindings.remove(binding)
-            events.append(e.BindingRemoved(binding))
+        for group in self.bindings.groups(name):
+            self.bindings.remove_group(group)
+            events.append(e.BindingsRemoved(group))
         for queue in [spec for spec in self.queues.values() if spec.vhost == name]:
             self.drop_queue(queue, events)
         for exchange in [spec for spec in self.exchanges.values() if spec.vhost == name]:
@@ -398,23 +398,27 @@ class Metadata(ImplicitBindings):
             spec = doomed.pop()
             if self.exchanges.pop((spec.vhost, spec.name), None) is None:
                 continue  # It was removed already: exchanges can be bound in a circle.
-            for binding in self.bindings.from_source(spec.vhost, spec.name):
-                self.bindings.remove(binding)
-                events.append(e.BindingRemoved(binding))
-            for binding in self.bindings.to_destination(spec.vhost, "exchange", spec.name):
-                unused = self._remove_binding(binding, events)
+            for group in self.bindings.groups_from(spec.vhost, spec.name):
+                self.bindings.remove_group(group)
+                events.append(e.BindingsRemoved(group))
+            for group in self.bindings.groups_to(spec.vhost, "exchange", spec.name):
+                unused = self._remove_group(group, events)
                 if unused is not None and cascade:
                     doomed.append(unused)
             events.append(e.ExchangeDeleted(spec))
             if spec.type == DELAYED:
                 self.drop_queue(self.queues[spec.vhost, hidden_queue_name(spec.name)], events)
 
-    def _remove_binding(self, binding: Binding, events: list[e.Event]) -> ExchangeSpec | None:
-        """Remove a binding. Return its source if that must be deleted too."""
-        last = self.bindings.remove(binding)
-        events.append(e.BindingRemoved(binding))
-        source = self.exchanges.get((binding.vhost, binding.source)) if last else None
-        return source if source is not None and source.auto_delete else None
+    def _remove_group(self, group: BindingGroup, events: list[e.Event]) -> ExchangeSpec | None:
+        """Remove the bindings between two ends. Return their source if that must be deleted too."""
+        is_last = self.bindings.remove_group(group)
+        events.append(e.BindingsRemoved(group))
+        return self._unused(group.vhost, group.source) if is_last else None
+
+    def _unused(self, vhost: str, name: str) -> ExchangeSpec | None:
+        """Return an exchange that has lost its last binding, if it must be deleted with it."""
+        spec = self.exchanges.get((vhost, name))
+        return spec if spec is not None and spec.auto_delete else None
 
     # Queues
 
@@ -465,8 +469,8 @@ class Metadata(ImplicitBindings):
     def drop_queue(self, spec: QueueSpec, events: list[e.Event], cascade: bool = True) -> None:
         """Remove a queue, its bindings, and the auto-delete exchanges that lose their last binding with it."""
         unused = []
-        for binding in self.bindings.to_destination(spec.vhost, "queue", spec.name):
-            source = self._remove_binding(binding, events)
+        for group in self.bindings.groups_to(spec.vhost, "queue", spec.name):
+            source = self._remove_group(group, events)
             if source is not None:
                 unused.append(source)
         del self.queues[spec.vhost, spec.name]
@@ -509,8 +513,9 @@ class Metadata(ImplicitBindings):
         if binding not in self.bindings:
             start, end = resource("exchange", source, vhost), resource(kind, destination, vhost)
             return Refusal(404, f"no binding {command.key} between {start} and {end}")
-        unused = self._remove_binding(binding, events)
-        if unused is not None:
+        is_last = self.bindings.remove(binding)
+        events.append(e.BindingRemoved(binding))
+        if is_last and (unused := self._unused(vhost, source)) is not None:
             self._drop_exchange(unused, events)
         return None
 

@@ -27,20 +27,28 @@ The rules are RabbitMQ's:
 - A message that is to be delayed goes no further than the first delayed exchange on its way, which leads to its hidden
   queue (see `delayed_exchange`). That routes the message again when its time has come.
 
+Very many bindings are not indexed, unindexed or freed in one turn (`upkeep`). An exchange that gets them in bulk, at a
+start, indexes them while nobody asks, and what is left when somebody does. A queue that is gone leads nowhere from that
+moment, whatever the indexes of exchanges still have of it. Another object for the same queue needs no change of any
+index: they lead to a `Target`, which knows the object.
+
 A route may be remembered by its key for as long as `version` stays, unless `varies` says that it depends on more than
 the key: on the headers, on a property, or on what is drawn.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Generic, Protocol, TypeVar, cast
 
 from leveret.broker.routing import consistent_hash
 from leveret.broker.routing.delayed_exchange import DELAYED_TYPE, check_delayed_arguments, delay_ms
 from leveret.broker.routing.headers import HeadersIndex, check_x_match
 from leveret.broker.routing.topic import Many, TopicTrie, holds, joined, parted
+from leveret.broker.routing.upkeep import Upkeep
 from leveret.metadata.model.hidden_queues import DELAYED, hidden_queue_name, is_closed
 from leveret.protocol.received_from import (
     DOWNSTREAM_NAME,
@@ -64,6 +72,8 @@ DELAYABLE_TYPES: Final = ("direct", "fanout", "topic", "headers", HASH, RANDOM)
 EXCHANGE_TYPES: Final = (*DELAYABLE_TYPES, UPSTREAM_TYPE)
 SINGLE_TARGET: Final = "x-single-target"
 NO_ARGUMENTS: Final[tuple[Hashable, ...]] = ()
+FEW: Final = 32  # Bindings of one destination that are indexed, or removed from the index, at once.
+IN_BULK: Final = 5  # Keys that cost as much as one step, where many are indexed by one call.
 
 
 class UnknownExchange(LookupError):
@@ -150,6 +160,13 @@ class DirectIndex(Generic[D]):
             return ()
         return entry.all() if isinstance(entry, Many) else (entry,)
 
+    def add_new(self, keys: Sequence[str], destination: D) -> bool:
+        """Add a destination with each of these keys, at once. False, and nothing is added, if some key is there."""
+        if self._entries and not self._entries.keys().isdisjoint(keys):
+            return False
+        self._entries.update(dict.fromkeys(keys, destination))
+        return True
+
 
 class FanoutIndex(Generic[D]):
     """Keys do not route, but they are part of a binding: a destination stays until the last of its keys is unbound."""
@@ -194,12 +211,45 @@ class Hop:
     name: str
 
 
+class Target(Generic[T]):
+    """A queue as a destination: whatever object stands for it now, None if it is gone."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self, queue: T) -> None:
+        self.queue: T | None = queue
+
+
+def is_live(destination: object) -> bool:
+    return not isinstance(destination, Target) or destination.queue is not None
+
+
+class Bundle(Generic[D]):
+    """Bindings of one destination that are to be added to an index, or removed from it."""
+
+    __slots__ = ("at", "destination", "keys", "rows")
+
+    def __init__(self, destination: D, keys: Sequence[str], rows: Sequence[tuple[str, dict[str, Field]]]) -> None:
+        self.destination = destination
+        self.keys = keys  # Of bindings without arguments.
+        self.rows = rows  # Routing key and arguments of the others.
+        self.at = 0  # The number of those that are dealt with: first the keys, then the rows.
+
+    @property
+    def is_done(self) -> bool:
+        return self.at >= len(self.keys) + len(self.rows)
+
+    def take(self) -> tuple[str, dict[str, Field]]:
+        at, self.at = self.at, self.at + 1
+        return (self.keys[at], {}) if at < len(self.keys) else self.rows[at - len(self.keys)]
+
+
 class Exchange(Generic[D]):
     """One exchange and the bindings of which it is the source."""
 
     __slots__ = (
         "_forms", "alternate", "downstream", "draw", "hash_header", "hash_property", "hashed", "headed", "incoming",
-        "hidden_queue", "keyed", "name", "outgoing", "own_alternate", "single", "type",
+        "hidden_queue", "is_gone", "keyed", "later", "name", "outgoing", "own_alternate", "single", "stale", "type",
     )  # fmt: skip
 
     def __init__(
@@ -246,9 +296,64 @@ class Exchange(Generic[D]):
         # The arguments with which a destination and key are bound, kept only where there are any: nearly all bindings
         # have none, and a million of them should not pay for it.
         self._forms: dict[tuple[D, str], set[tuple[Hashable, ...]]] = {}
+        self.later: deque[Bundle[D]] = deque()  # Bindings that are not in the index yet, the first ones first.
+        self.stale = 0  # The number of queues that are gone, while the index still has bindings to them.
+        self.is_gone = False  # The exchange itself is.
 
     def add(self, destination: D, key: str, arguments: dict[str, Field]) -> bool:
         """Whether a route may have changed."""
+        if self.later:
+            keys, rows = ((), ((key, arguments),)) if arguments else ((key,), ())
+            self.later.append(Bundle(destination, keys, rows))
+            return True
+        return self._add(destination, key, arguments)
+
+    def remove(self, destination: D, key: str, arguments: dict[str, Field]) -> bool:
+        """Whether a route may have changed."""
+        if self.later:
+            self._index_all()
+        return self._remove(destination, key, arguments)
+
+    def index_some(self, most: int) -> int:
+        """A job: index some of the bindings that are left for `later`."""
+        done = 0
+        while self.later and done < most:
+            bundle = self.later[0]
+            if not is_live(bundle.destination) or bundle.is_done:
+                self.later.popleft()
+                continue
+            if bundle.at < len(bundle.keys) and isinstance(self.keyed, DirectIndex):
+                keys = bundle.keys[bundle.at : bundle.at + IN_BULK * (most - done)]
+                done += 1 + len(keys) // IN_BULK
+                if self.keyed.add_new(keys, bundle.destination):
+                    bundle.at += len(keys)
+                    continue
+            while not bundle.is_done and done < most:
+                key, arguments = bundle.take()
+                self._add(bundle.destination, key, arguments)
+                done += 1
+        return min(done, most) if self.later else min(done, most - 1)
+
+    def _index_all(self) -> None:
+        while self.later:
+            self.index_some(1 << 30)
+
+    def unindex_some(self, bundle: Bundle[D], most: int) -> int:
+        """A job: remove some of the bindings to a queue that is gone."""
+        done = 0
+        while not (bundle.is_done or self.is_gone) and done < most:
+            key, arguments = bundle.take()
+            self._remove(bundle.destination, key, arguments)
+            done += 1
+        if done < most:
+            self.stale -= 1
+        return done
+
+    def free_some(self, most: int) -> int:
+        """A job: free the index of an exchange that is gone. Freed at once, a large trie takes long."""
+        return self.keyed.free_some(most) if isinstance(self.keyed, TopicTrie) else 0
+
+    def _add(self, destination: D, key: str, arguments: dict[str, Field]) -> bool:
         if self.headed is not None:
             return self.headed.add(key, destination, arguments)
         added = self._by_key().add(key, destination)
@@ -260,8 +365,7 @@ class Exchange(Generic[D]):
             self._forms[destination, key] = {form} if added else {NO_ARGUMENTS, form}
         return added
 
-    def remove(self, destination: D, key: str, arguments: dict[str, Field]) -> bool:
-        """Whether a route may have changed."""
+    def _remove(self, destination: D, key: str, arguments: dict[str, Field]) -> bool:
         if self.headed is not None:
             return self.headed.remove(key, destination, arguments)
         index = self._by_key()
@@ -293,6 +397,8 @@ class Exchange(Generic[D]):
             cluster, vhost, hops = self.downstream
             if not may_go_on(headers(), hops, cluster, vhost):
                 return ()
+        if self.later:
+            self._index_all()
         if self.headed is not None:
             found = self.headed.match(headers())
         elif self.hashed is not None:
@@ -305,7 +411,17 @@ class Exchange(Generic[D]):
                 for key in keys[1:]:
                     union.update(dict.fromkeys(self.keyed.match(key)))
                 found = tuple(union)
+        if self.stale:
+            found = tuple(filter(is_live, found))
         return (found[self.draw(len(found))],) if self.single and len(found) > 1 else found
+
+    def match_key(self, key: str) -> tuple[D, ...]:
+        """Returns the same for an exchange that looks at nothing but the key."""
+        if self.later:
+            self._index_all()
+        assert self.keyed is not None
+        found = self.keyed.match(key)
+        return tuple(filter(is_live, found)) if self.stale else found
 
     def _hash_value(self, key: str, headers: Headers, properties: Properties) -> bytes:
         if self.hash_header is not None:
@@ -323,13 +439,20 @@ def _text(arguments: dict[str, Field], name: str) -> str | None:
 
 class Router(Generic[T]):
     """`version` rises with every change that can alter a route. `name_of` gives a target's name, which is the same at
-    all nodes; `draw` a number below the one it is given."""
+    all nodes; `draw` a number below the one it is given; `upkeep` does what can wait."""
 
-    def __init__(self, name_of: Callable[[T], str] = str, draw: Callable[[int], int] = first_of) -> None:
+    def __init__(
+        self,
+        name_of: Callable[[T], str] = str,
+        draw: Callable[[int], int] = first_of,
+        upkeep: Upkeep | None = None,
+    ) -> None:
         self.version = 0
         self._name_of = name_of
         self._draw = draw
-        self._exchanges: dict[str, Exchange[T | Hop]] = {}
+        self._upkeep = Upkeep() if upkeep is None else upkeep
+        self._exchanges: dict[str, Exchange[Target[T] | Hop]] = {}
+        self._targets: dict[T, Target[T]] = {}  # Of queues that are bound, or were.
         self._queues: dict[str, T] = {}
         self._hidden_queues: dict[str, T] = {}
         self._varying: dict[str, bool] = {}
@@ -339,7 +462,7 @@ class Router(Generic[T]):
         if self._varying:
             self._varying.clear()
 
-    def _exchange(self, name: str) -> Exchange[T | Hop]:
+    def _exchange(self, name: str) -> Exchange[Target[T] | Hop]:
         exchange = self._exchanges.get(name)
         if exchange is None:
             raise UnknownExchange(name)
@@ -352,8 +475,11 @@ class Router(Generic[T]):
         self._exchanges[name] = Exchange(name, type, arguments, self._destination_name, self._draw)
         self._changed()
 
-    def _destination_name(self, destination: T | Hop) -> str:
-        return f"exchange {destination.name}" if isinstance(destination, Hop) else f"queue {self._name_of(destination)}"
+    def _destination_name(self, destination: Target[T] | Hop) -> str:
+        if isinstance(destination, Hop):
+            return f"exchange {destination.name}"
+        assert destination.queue is not None  # Bindings of a gone queue are removed at once where names count.
+        return f"queue {self._name_of(destination.queue)}"
 
     def set_alternate(self, name: str, alternate: str | None) -> bool:
         """For an alternate exchange that a policy gives or takes away; the exchange's own argument goes first. Whether
@@ -382,7 +508,19 @@ class Router(Generic[T]):
         for destination in exchange.outgoing:
             self._exchanges[destination].incoming.pop(name, None)
         del self._exchanges[name]
+        self._retire(exchange)
         self._changed()
+
+    def _retire(self, exchange: Exchange[Target[T] | Hop]) -> None:
+        exchange.is_gone = True
+        exchange.later.clear()
+        self._upkeep.add(exchange.free_some)
+
+    def close(self) -> None:
+        """The vhost is gone."""
+        for exchange in self._exchanges.values():
+            self._retire(exchange)
+        self._exchanges.clear()
 
     def add_queue(self, name: str, target: T) -> None:
         queues = self._hidden_queues if is_closed(name) else self._queues
@@ -390,22 +528,73 @@ class Router(Generic[T]):
         self._changed()
 
     def remove_queue(self, name: str) -> None:
-        """From the default exchange. Bindings to the queue are unbound one by one: no index by queue is kept here."""
+        """From the default exchange, after its bindings: no index by queue is kept here."""
         queues = self._hidden_queues if is_closed(name) else self._queues
-        if queues.pop(name, None) is not None:
+        queue = queues.pop(name, None)
+        if queue is not None:
+            target = self._targets.pop(queue, None)
+            if target is not None:
+                target.queue = None
             self._changed()
+
+    def replace_queue(self, name: str, old: T, new: T) -> None:
+        """Another object stands for the queue, with the same bindings."""
+        queues = self._hidden_queues if is_closed(name) else self._queues
+        queues[name] = new
+        target = self._targets.pop(old, None)
+        if target is not None:
+            target.queue = new
+            self._targets[new] = target
+        self._changed()
 
     # Bindings. To unbind what is not bound, or no longer, is no error: AMQP has it so, and a removal that cascades may
     # name an exchange before its bindings.
 
-    def bind_queue(self, source: str, target: T, key: str, arguments: dict[str, Field]) -> None:
-        if self._exchange(source).add(target, key, arguments):
+    def _target(self, queue: T) -> Target[T]:
+        target = self._targets.get(queue)
+        if target is None:
+            target = self._targets[queue] = Target(queue)
+        return target
+
+    def bind_queue(self, source: str, queue: T, key: str, arguments: dict[str, Field]) -> None:
+        if self._exchange(source).add(self._target(queue), key, arguments):
             self._changed()
 
-    def unbind_queue(self, source: str, target: T, key: str, arguments: dict[str, Field]) -> None:
-        exchange = self._exchanges.get(source)
-        if exchange is not None and exchange.remove(target, key, arguments):
+    def bind_queue_often(
+        self, source: str, queue: T, keys: Sequence[str], rows: Sequence[tuple[str, dict[str, Field]]]
+    ) -> None:
+        """Bind a queue with each of these keys, and with each of these keys and arguments."""
+        exchange = self._exchange(source)
+        bundle: Bundle[Target[T] | Hop] = Bundle(self._target(queue), keys, rows)
+        if len(keys) + len(rows) > FEW:
+            if not exchange.later:
+                self._upkeep.add(exchange.index_some)
+            exchange.later.append(bundle)
+        else:
+            while not bundle.is_done:
+                exchange.add(bundle.destination, *bundle.take())
+        self._changed()
+
+    def unbind_queue(self, source: str, queue: T, key: str, arguments: dict[str, Field]) -> None:
+        exchange, target = self._exchanges.get(source), self._targets.get(queue)
+        if exchange is not None and target is not None and exchange.remove(target, key, arguments):
             self._changed()
+
+    def unbind_gone(
+        self, source: str, queue: T, keys: Sequence[str], rows: Sequence[tuple[str, dict[str, Field]]]
+    ) -> None:
+        """Unbind a queue that is about to be removed: these are all its bindings of that source."""
+        exchange, target = self._exchanges.get(source), self._targets.get(queue)
+        if exchange is None or target is None:
+            return
+        bundle: Bundle[Target[T] | Hop] = Bundle(target, keys, rows)
+        if len(keys) + len(rows) > FEW and exchange.hashed is None:
+            exchange.stale += 1
+            self._upkeep.add(partial(exchange.unindex_some, bundle))
+        else:
+            while not bundle.is_done:
+                exchange.remove(target, *bundle.take())
+        self._changed()
 
     def bind_exchange(self, source: str, destination: str, key: str, arguments: dict[str, Field]) -> None:
         start, end = self._exchange(source), self._exchange(destination)
@@ -438,10 +627,9 @@ class Router(Generic[T]):
         start = self._exchange(exchange)
         is_plain = start.keyed is not None and start.downstream is None and start.hidden_queue is None
         if is_plain and not start.outgoing and not start.single:
-            assert start.keyed is not None
-            found = start.keyed.match(key)
+            found = cast(tuple[Target[T], ...], start.match_key(key))  # No binding to an exchange, so no hop.
             if found or start.alternate is None:
-                return cast(tuple[T, ...], found)  # No binding to an exchange, so no hop among them.
+                return tuple([one.queue for one in found if one.queue is not None])
         return self._visit(start, (key,), headers, properties)
 
     def route_keys(
@@ -455,7 +643,7 @@ class Router(Generic[T]):
         return self._visit(self._exchange(exchange), keys, headers, properties)
 
     def _visit(
-        self, start: Exchange[T | Hop], keys: Sequence[str], headers: Headers, properties: Properties
+        self, start: Exchange[Target[T] | Hop], keys: Sequence[str], headers: Headers, properties: Properties
     ) -> tuple[T, ...]:
         table: dict[str, Field] | None = None
 
@@ -477,7 +665,8 @@ class Router(Generic[T]):
                 found = (Hop(exchange.alternate),)
             for destination in found:
                 if not isinstance(destination, Hop):
-                    targets[destination] = None
+                    if destination.queue is not None:
+                        targets[destination.queue] = None
                 elif destination.name not in seen:
                     seen.add(destination.name)
                     following = self._exchanges.get(destination.name)
@@ -494,7 +683,7 @@ class Router(Generic[T]):
             varies = self._varying[exchange] = self._meets_varying(self._exchange(exchange))
         return varies
 
-    def _meets_varying(self, start: Exchange[T | Hop]) -> bool:
+    def _meets_varying(self, start: Exchange[Target[T] | Hop]) -> bool:
         seen = {start.name}
         ahead = [start]
         for exchange in ahead:

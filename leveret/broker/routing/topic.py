@@ -153,6 +153,7 @@ def first_word(label: str) -> str:
 class TopicTrie(Generic[D]):
     def __init__(self) -> None:
         self.root: Node[D] = Node("")
+        self._freed: list[Node[D]] | None = None  # While it is taken apart: where that has come to.
 
     def add(self, pattern: str, destination: D) -> bool:
         """False where this destination is bound with this pattern already."""
@@ -174,6 +175,25 @@ class TopicTrie(Generic[D]):
             return False
         node.entry = joined(node.entry, destination)
         return True
+
+    def free_some(self, most: int) -> int:
+        """Take apart up to so many nodes of a trie that nobody uses any more. Returns how many."""
+        done = 0
+        stack = self._freed
+        if stack is None:
+            stack = self._freed = [self.root]
+            self.root = Node("")
+        while stack and done < most:
+            node = stack[-1]
+            children = node.children
+            if isinstance(children, dict) and children:
+                stack.append(children.popitem()[1])
+            else:
+                stack.pop()
+                stack += [one for one in (node.star, node.hash, children) if isinstance(one, Node)]
+                node.star = node.hash = node.children = None
+            done += 1
+        return done
 
     def remove(self, pattern: str, destination: D) -> bool:
         """False where there is no such binding. Nodes that no pattern needs any more go with it."""

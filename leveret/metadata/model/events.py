@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from leveret.metadata.model.bindings import BindingGroup
 from leveret.metadata.model.records import Binding, ExchangeSpec, QueueSpec
 from leveret.metadata.mqtt import events as m
 from leveret.metadata.shovel import events as s
@@ -93,6 +94,21 @@ class BindingRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class BindingsAdded:
+    """All bindings of an exchange to one destination were added: this node got the metadata as a whole."""
+
+    group: BindingGroup
+
+
+@dataclass(frozen=True, slots=True)
+class BindingsRemoved:
+    """All bindings of an exchange to one destination were removed, because one of both was. The group is changed no
+    more."""
+
+    group: BindingGroup
+
+
+@dataclass(frozen=True, slots=True)
 class UserChanged:
     """A user was added, or its password, tags or limits have changed."""
 
@@ -149,6 +165,8 @@ Event: TypeAlias = (
     | ViewChanged
     | BindingAdded
     | BindingRemoved
+    | BindingsAdded
+    | BindingsRemoved
     | UserChanged
     | UserDeleted
     | PermissionsChanged

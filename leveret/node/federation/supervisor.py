@@ -78,6 +78,14 @@ class Federation:
                 case e.BindingRemoved(binding=binding) if self.by_exchange:
                     for worker in self.by_exchange.get((binding.vhost, binding.source), ()):
                         worker.on_unbound(binding)
+                case e.BindingsAdded(group=group) if self.by_exchange:
+                    for worker in self.by_exchange.get((group.vhost, group.source), ()):
+                        for one in group:
+                            worker.on_bound(one)
+                case e.BindingsRemoved(group=group) if self.by_exchange:
+                    for worker in self.by_exchange.get((group.vhost, group.source), ()):
+                        for one in group:
+                            worker.on_unbound(one)
                 case _:
                     pass
         if self.has_changed and self.workers:

@@ -113,12 +113,12 @@ BOUND: list[c.Command] = [*BASE, c.Bind("/", "x", "queue", "q", "k", {})]
         (
             BOUND,
             [*BOUND, c.DeleteQueue("/", "q"), *BOUND[2:]],
-            [e.BindingRemoved, e.QueueDeleted, e.QueueDeclared, e.BindingAdded],
+            [e.BindingsRemoved, e.QueueDeleted, e.QueueDeclared, e.BindingsAdded],
         ),
         (
             BOUND,
             [*BASE, c.DeleteExchange("/", "x"), c.DeclareExchange("/", "x", "topic"), BOUND[-1]],
-            [e.BindingRemoved, e.ExchangeDeleted, e.ExchangeDeclared, e.BindingAdded],
+            [e.BindingsRemoved, e.ExchangeDeleted, e.ExchangeDeclared, e.BindingsAdded],
         ),
         (BASE, [*BASE, c.SetGlobalParameter("n", None)], [e.GlobalParameterChanged]),
         (

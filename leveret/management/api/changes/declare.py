@@ -188,11 +188,10 @@ class DeclareHandlers(Handlers):
         """Raises Problem. Names are taken as they are listed, and also quoted once only, as many tools do."""
         source, destination = (_exchange(request.parameters[end]) for end in ("source", "destination"))
         given = request.parameters["properties"]
-        for binding in self.metadata.bindings_to(vhost, kind, destination):
-            if binding.source == source:
-                name = properties_key(binding)
-                if given in (name, unquote_plus(name, errors="surrogateescape")):
-                    return binding
+        for binding in self.metadata.bindings_between(vhost, source, kind, destination):
+            name = properties_key(binding)
+            if given in (name, unquote_plus(name, errors="surrogateescape")):
+                return binding
         raise not_found()
 
     async def unbind(self, kind: DestinationKind, request: Request) -> Response:

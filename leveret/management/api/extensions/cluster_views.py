@@ -69,8 +69,8 @@ class ClusterViewHandlers(OwnPathHandlers):
         most = request.number("limit", 300, 1, EDGES_MAX)
         edges: dict[tuple[str, str, str], Row] = {}
         left_out: set[tuple[str, str, str]] = set()
-        async for one in TimeSlices().each(list(self.metadata.bindings)):
-            if one.vhost != vhost or is_hidden_queue(one.destination):
+        async for one in TimeSlices().each(self.metadata.bindings.in_vhost(vhost)):
+            if is_hidden_queue(one.destination):
                 continue
             if wanted and wanted not in one.source.lower() and wanted not in one.destination.lower():
                 continue
@@ -102,7 +102,7 @@ class ClusterViewHandlers(OwnPathHandlers):
         if not self._is_exchange(vhost, source):
             raise not_found()
         query = query_of(request)
-        all_of_it = list(self.metadata.bindings_from(vhost, source))
+        all_of_it = self.metadata.bindings_from(vhost, source)
         there = await picked(all_of_it, lambda one: not is_hidden_queue(one.destination))
         chosen, total, filtered = await self.listing.choose(query, there, _destination, _place, _figures)
         return await self.listing.answer(query, chosen, total, filtered, _rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -53,8 +53,8 @@ class BindingHandlers(Handlers):
                 yield shown(implicit_binding(spec))
             if slices.is_over():
                 await slices.rest()
-        for (vhost, _), there in list(self.metadata.bindings.groups()):
-            for binding in list(there) if vhost in vhosts else ():
+        for group in self.metadata.bindings.groups():
+            for binding in group if group.vhost in vhosts else ():
                 yield shown(binding)
                 if slices.is_over():
                     await slices.rest()
@@ -88,13 +88,12 @@ class BindingHandlers(Handlers):
         self.rights.check_vhost(request, vhost)
         return await self._these(request, self.metadata.bindings_to(vhost, "exchange", name))
 
-    def _between(self, request: Request) -> list[Binding]:
+    def _between(self, request: Request) -> Iterator[Binding]:
         given = request.parameters
         self.rights.check_vhost(request, given["vhost"])
         kind: DestinationKind = "queue" if "queue" in given else "exchange"
         name = given["queue"] if kind == "queue" else exchange_name(given["exchange"])
-        source = exchange_name(given["source"])
-        return [one for one in self.metadata.bindings_to(given["vhost"], kind, name) if one.source == source]
+        return self.metadata.bindings_between(given["vhost"], exchange_name(given["source"]), kind, name)
 
     async def between(self, request: Request) -> Response:
         return await self._these(request, self._between(request))

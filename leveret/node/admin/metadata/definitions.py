@@ -423,10 +423,9 @@ class Import:
         if not arguments:
             return False
         shown = definitions.from_table(arguments)
-        return any(
-            one.source == source and one.key == bind.key and definitions.from_table(one.arguments) == shown
-            for one in self.metadata.bindings.to_destination(vhost, kind, destination)
-        )
+        group = self.metadata.bindings.between(vhost, source, kind, destination)
+        rows = () if group is None else group.with_arguments()
+        return any(key == bind.key and definitions.from_table(table) == shown for key, table in rows)
 
     def _placed_queue(self, command: c.DeclareQueue) -> c.Command:
         home, view = self._place(command.vhost, command.name, command.durable, command.arguments)

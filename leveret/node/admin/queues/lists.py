@@ -137,8 +137,8 @@ async def list_bindings(control: Control, vhost: str, columns: list[str], after:
     queues = await picked(specs, lambda spec: spec.vhost == vhost and not is_hidden_queue(spec.name))
     there: list[Binding] = [implicit_binding(spec) for spec in queues[start : start + PAGE]]
     if len(there) < PAGE:
-        stored, behind = metadata.bindings.in_vhost(vhost), max(start - len(queues), 0)
-        there += stored[behind : behind + PAGE - len(there)]
+        behind = max(start - len(queues), 0)
+        there += metadata.bindings.page(vhost, behind, PAGE - len(there))
     rows = _rows(control, there, columns, BINDING)
     return page(rows, start + PAGE if len(rows) == PAGE else None)
 

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leveret.broker.routing import router as router_module
 from leveret.broker.routing.router import Router, UnknownExchange, UnknownExchangeType, check_binding, check_exchange
+from leveret.broker.routing.topic import TopicTrie
+from leveret.broker.routing.upkeep import STEPS, Upkeep
 from leveret.protocol.tables import Field, Table
 
 
@@ -632,3 +635,156 @@ def test_an_upstream_exchange_leads_where_the_message_may_go() -> None:
     assert check_exchange("x-federation-upstream", wrong) == "Argument x-max-hops must be of type long"
     delayed = {"x-delayed-type": Field("S", "x-federation-upstream")}
     assert check_exchange("x-delayed-message", delayed) is not None
+
+
+# Many bindings at once
+
+Row = tuple[str, str, str]  # Exchange, queue and key.
+
+TYPES = {"d": "direct", "t": "topic", "f": "fanout", "h": "headers", "w": "x-consistent-hash"}
+KEYS = ("1", "2", "a.b", "a.*", "#", "*.b")
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["bind", "bind often", "unbind", "delete queue", "replace queue", "delete exchange", "upkeep"]),
+        st.sampled_from(sorted(TYPES)),
+        st.sampled_from(["q1", "q2"]),
+        st.lists(st.sampled_from(KEYS), min_size=1, max_size=4, unique=True),
+    ),
+    max_size=25,
+)
+
+
+class Both:
+    """A router that does much at once and later, beside one that binds and unbinds one by one."""
+
+    def __init__(self) -> None:
+        self.upkeep = Upkeep()
+        self.lazy: Router[str] = Router(lambda queue: queue.rstrip("'"), upkeep=self.upkeep)
+        self.eager: Router[str] = Router(lambda queue: queue.rstrip("'"))
+        self.bound: set[Row] = set()
+        self.objects = {"q1": "q1", "q2": "q2"}
+        for router in (self.lazy, self.eager):
+            for name, type in TYPES.items():
+                router.add_exchange(name, type, {})
+            for name in self.objects:
+                router.add_queue(name, name)
+
+    def do(self, what: str, exchange: str, name: str, keys: list[str]) -> None:
+        queue = self.objects[name]
+        if what == "upkeep":
+            if self.upkeep.jobs and self.upkeep.jobs[0](1) < 1:
+                self.upkeep.jobs.popleft()
+        elif what == "replace queue":
+            self._replace(name, queue)
+        elif what == "delete exchange":
+            for router in (self.lazy, self.eager):
+                router.remove_exchange(exchange)
+                router.add_exchange(exchange, TYPES[exchange], {})
+            self.bound = {row for row in self.bound if row[0] != exchange}
+        elif what == "delete queue":
+            self._delete(name, queue)
+        else:
+            self._bind(what, exchange, name, keys)
+
+    def _bind(self, what: str, exchange: str, name: str, keys: list[str]) -> None:
+        if exchange == "w":
+            keys = [key for key in keys if key.isdecimal()]
+        queue = self.objects[name]
+        for key in keys:
+            if what == "unbind":
+                self.eager.unbind_queue(exchange, queue, key, {})
+                self.lazy.unbind_queue(exchange, queue, key, {})
+                self.bound.discard((exchange, name, key))
+            else:
+                self.eager.bind_queue(exchange, queue, key, {})
+        new = [key for key in keys if (exchange, name, key) not in self.bound]
+        if what == "bind":
+            for key in new:
+                self.lazy.bind_queue(exchange, queue, key, {})
+        elif what == "bind often":
+            self.lazy.bind_queue_often(exchange, queue, new, [])
+        if what != "unbind":
+            self.bound |= {(exchange, name, key) for key in new}
+
+    def _replace(self, name: str, old: str) -> None:
+        self.objects[name] = new = old + "'"
+        self.lazy.replace_queue(name, old, new)
+        for exchange, _, key in (mine := [row for row in self.bound if row[1] == name]):
+            self.eager.unbind_queue(exchange, old, key, {})
+        self.eager.remove_queue(name)
+        self.eager.add_queue(name, new)
+        for exchange, _, key in mine:
+            self.eager.bind_queue(exchange, new, key, {})
+
+    def _delete(self, name: str, old: str) -> None:
+        for exchange in TYPES:
+            keys = [key for where, queue, key in self.bound if (where, queue) == (exchange, name)]
+            self.lazy.unbind_gone(exchange, old, keys, [])
+            for key in keys:
+                self.eager.unbind_queue(exchange, old, key, {})
+        self.bound = {row for row in self.bound if row[1] != name}
+        self.objects[name] = new = old + "'"
+        for router in (self.lazy, self.eager):
+            router.remove_queue(name)
+            router.add_queue(name, new)
+
+    def compare(self) -> None:
+        for exchange in TYPES:
+            for key in ("1", "2", "a.b", "x"):
+                found, wanted = (router.route(exchange, key, dict) for router in (self.lazy, self.eager))
+                assert sorted(found) == sorted(wanted), (exchange, key)
+
+
+@settings(deadline=None)
+@given(steps, st.booleans())
+def test_what_is_left_for_later_leads_nowhere_else(history: list[tuple[str, str, str, list[str]]], looks: bool) -> None:
+    both = Both()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(router_module, "FEW", 0)
+        for step in history:
+            both.do(*step)
+            if looks:
+                both.compare()
+        both.compare()
+        while both.upkeep.jobs:
+            both.upkeep.go_on()
+        both.compare()
+    assert not any(exchange.later or exchange.stale for exchange in both.lazy._exchanges.values())
+
+
+@pytest.mark.parametrize("type", ["direct", "topic", "fanout", "headers"])
+def test_many_bindings_are_indexed_and_removed_some_in_a_turn(type: str) -> None:
+    upkeep, keys = Upkeep(), [f"*.{number}" for number in range(2 * STEPS + 1)]
+    router: Router[str] = Router(upkeep=upkeep)
+    router.add_exchange("x", type, {})
+    router.add_queue("q", "q")
+    router.bind_queue_often("x", "q", keys, [])
+    turns = 0
+    while upkeep.jobs:
+        upkeep.go_on()
+        turns += 1
+    assert turns == (1 if type == "direct" else 3)  # For a direct exchange, many keys are indexed by one call.
+    router.unbind_gone("x", "q", keys, [])
+    router.remove_queue("q")
+    assert router.route("x", keys[0], dict) == router.route("x", keys[-1], dict) == ()
+    upkeep.go_on()
+    upkeep.go_on()
+    assert upkeep.jobs and router._exchanges["x"].stale == 1
+    upkeep.go_on()
+    assert not upkeep.jobs and router._exchanges["x"].stale == 0
+
+
+def test_the_trie_of_a_deleted_exchange_is_freed_some_in_a_turn() -> None:
+    upkeep = Upkeep()
+    router: Router[str] = Router(upkeep=upkeep)
+    router.add_exchange("x", "topic", {})
+    for number in range(2 * STEPS):
+        router.bind_queue("x", "q", f"*.{number}.#", {})
+    root = router._exchanges["x"].keyed
+    assert isinstance(root, TopicTrie)
+    router.remove_exchange("x")
+    upkeep.go_on()
+    assert upkeep.jobs
+    while upkeep.jobs:
+        upkeep.go_on()
+    assert root._freed == []

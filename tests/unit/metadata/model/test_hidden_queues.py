@@ -34,7 +34,7 @@ def test_a_delayed_exchange_comes_and_goes_with_its_hidden_queue(store: Metadata
     copy = Metadata()
     copy.restore(store.snapshot())
     assert copy.queues == store.queues and copy.queue_counts == store.queue_counts == {"/": 0}
-    assert store.bindings_from("/", "") == []
+    assert list(store.bindings_from("/", "")) == []
     for command in (
         c.DeleteQueue("/", hidden.name),
         c.Bind("/", "amq.fanout", "queue", hidden.name, ""),
