@@ -83,7 +83,7 @@ def decode_command(data: bytes) -> Command:
 def dump_line(values: list[Json]) -> bytes:
     """Return a list as one line of ASCII JSON."""
     try:
-        return json.dumps(values, allow_nan=False, separators=(",", ":")).encode("ascii")
+        return _ENCODER.encode(values).encode("ascii")
     except (ValueError, TypeError, RecursionError) as error:
         raise BadEncoding(f"cannot be written as JSON: {error}") from None
 
@@ -91,7 +91,7 @@ def dump_line(values: list[Json]) -> bytes:
 def load_line(data: bytes) -> list[Json]:
     """Return the list in one line."""
     try:
-        value = json.loads(data, parse_constant=_no_constant)
+        value = _DECODER.decode(data.decode("ascii"))
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors.
         raise BadEncoding(f"not JSON: {error}") from None
     if not isinstance(value, list):
@@ -101,6 +101,10 @@ def load_line(data: bytes) -> list[Json]:
 
 def _no_constant(name: str) -> None:
     raise BadEncoding(f"{name} is not JSON")
+
+
+_ENCODER: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant)
 
 
 # Records: the fields of a dataclass as a list
@@ -116,11 +120,12 @@ class _Column(NamedTuple):
 def dump_record(record: Any) -> list[Json]:
     """Return the fields of a command or a record in order."""
     values: list[Json] = []
-    for column in _layout(type(record)):
-        try:
-            values.append(column.dump(getattr(record, column.name)))
-        except BadEncoding as error:
-            raise BadEncoding(f"{type(record).__name__}.{column.name}: {error}") from None
+    columns = _layout(type(record))
+    try:
+        for column in columns:
+            values.append(column.dump(getattr(record, column.name)))  # As in `load_record`.
+    except BadEncoding as error:
+        raise BadEncoding(f"{type(record).__name__}.{columns[len(values)].name}: {error}") from None
     return values
 
 
@@ -131,12 +136,12 @@ def load_record(kind: type[_T], values: Sequence[Any]) -> _T:
         raise BadEncoding(f"{kind.__name__} with {len(values)} fields; this program knows {len(columns)}")
     if len(values) < len(columns) and not columns[len(values)].optional:
         raise BadEncoding(f"{kind.__name__} without its {columns[len(values)].name}")
-    loaded = []
-    for column, value in zip(columns, values, strict=False):
-        try:
-            loaded.append(column.load(value))
-        except BadEncoding as error:
-            raise BadEncoding(f"{kind.__name__}.{column.name}: {error}") from None
+    loaded: list[Any] = []
+    try:
+        for column, value in zip(columns, values, strict=False):
+            loaded.append(column.load(value))  # The error needs to know how far it came.
+    except BadEncoding as error:
+        raise BadEncoding(f"{kind.__name__}.{columns[len(loaded)].name}: {error}") from None
     return kind(*loaded)
 
 
