@@ -15,6 +15,7 @@ If policies change again before all were told, those that are left are told of b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.event_journal.node_journal import review
@@ -23,6 +24,7 @@ from leveret.metadata.rules.policies import SPENT_MAX, Policies
 from leveret.metadata.rules.queue_rules import PLAIN, QueueRules, queue_rules
 
 if TYPE_CHECKING:
+    from leveret.base.json_values import Json
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.queue.local_queue import LocalQueue
     from leveret.metadata.model.records import QueueSpec
@@ -33,12 +35,13 @@ RULED_AT_ONCE: Final = 128  # Queues in a turn.
 class PolicyRefresh:
     """Tells the queues of a broker which policies hold for them."""
 
-    __slots__ = ("_through", "book", "broker", "has_timeouts", "outdated")
+    __slots__ = ("_last", "_through", "book", "broker", "has_timeouts", "outdated")
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.book = Policies(broker.metadata)
         self.outdated: list[AnyQueue] = []  # Queues that may not know the last change; the next one is last.
+        self._last: tuple[Mapping[str, Json], QueueRules] = ({}, PLAIN)  # What the last definition means by itself.
         self._through = 0  # `Broker.policy_version` when that list was made.
         self.has_timeouts = False  # Some queue or consumer has had a timeout of its own for deliveries.
 
@@ -49,7 +52,14 @@ class PolicyRefresh:
             return PLAIN
         broker = self.broker
         definition = self.book.of_queue(spec.vhost, spec.name, spec.arguments).definition
-        rules = queue_rules(spec.arguments, broker.journaling.definition(spec.name, definition))
+        definition = broker.journaling.definition(spec.name, definition)
+        if spec.arguments:
+            rules = queue_rules(spec.arguments, definition)
+        elif self._last[0] is definition:
+            rules = self._last[1]  # Of very many queues that are declared in a row, most have the same policy.
+        else:
+            rules = queue_rules(spec.arguments, definition)
+            self._last = (definition, rules)
         if rules.journal:
             broker.keep_journal()
         if rules.consumer_timeout_ms is not None:

@@ -56,6 +56,7 @@ class HaRules:
         self.windows: dict[Mirror, Window] = {}  # Queues whose asynchronous mirrors may be behind only so far.
         self.timed: dict[Mirror, None] = {}  # Queues whose mirrors are synchronised only at certain hours.
         self.blocking: dict[Mirror, None] = {}  # Queues that are not served while their mirrors are synchronised.
+        self._last: tuple[tuple[object, ...], Options] = ((), PLAIN)  # Of the last queue: reasons, options.
         self.late: dict[Mirror, int] = {}  # Queues whose window is exceeded: the last block that waits for its confirm.
 
     # -- Options -------------------------------------------------------------------------------------------------
@@ -85,15 +86,27 @@ class HaRules:
             else:
                 kept.pop(mirror, None)
         failed = view is not None and self.without_master.get(mirror) == view.epoch and not self._is_seen(view.master)
-        return replace(
-            PLAIN,
-            asynchronous=rules.asynchronous,
-            incremental=rules.strategy != "full",
-            promote_always=rules.on_failure_always and failed,
-            filling=rules.fills and rules.window.is_open(self.wall_ms),
-            fill_bytes_per_tick=member_changes.defaults.fill_bytes_per_tick,
-            fill_messages=rules.batch,
+        wanted = (
+            rules.asynchronous,
+            rules.strategy != "full",
+            rules.on_failure_always and failed,
+            rules.fills and rules.window.is_open(self.wall_ms),
+            member_changes.defaults.fill_bytes_per_tick,
+            rules.batch,
         )
+        if wanted != self._last[0]:
+            asynchronous, incremental, promote_always, filling, fill_bytes_per_tick, fill_messages = wanted
+            options = replace(
+                PLAIN,
+                asynchronous=asynchronous,
+                incremental=incremental,
+                promote_always=promote_always,
+                filling=filling,
+                fill_bytes_per_tick=fill_bytes_per_tick,
+                fill_messages=fill_messages,
+            )
+            self._last = (wanted, options)
+        return self._last[1]
 
     def _put(self, windows: dict[Mirror, Window], mirror: Mirror, window: Window | None) -> None:
         if window is not None:

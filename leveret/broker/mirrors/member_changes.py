@@ -54,6 +54,7 @@ from leveret.metadata.rules.placement import (
 from leveret.metadata.rules.policies import SPENT_MAX, Policies
 
 if TYPE_CHECKING:
+    from leveret.base.json_values import Json
     from leveret.broker.broker import Broker
     from leveret.broker.mirrors.manager import Mirror
     from leveret.metadata.model.records import QueueSpec
@@ -89,12 +90,19 @@ class MemberChanges:
         self.unfinished: dict[int, None] = {}  # Queues to check again: at their next view, or after a second.
         self.ending: dict[int, None] = {}  # Queues for which the end of their move, or of their view, is proposed.
         self.drawn = 0
+        self._last: tuple[Mapping[str, Json], Defaults, bool, Rules] | None = None  # What the last definition means.
         self._seen: frozenset[tuple[str, bool]] = frozenset()  # The cluster's nodes, and whether each runs.
 
     def rules(self, vhost: str, name: str, arguments: Table) -> Rules:
         forbidden = self.broker.metadata.global_parameters.get(FORBID) is True
         definition = self.book.of_queue(vhost, name, arguments).definition
-        return rules(definition, name, arguments, self.defaults, forbidden)
+        if arguments or "ha-mode" not in definition:
+            return rules(definition, name, arguments, self.defaults, forbidden)
+        last = self._last
+        if last is None or last[0] is not definition or last[1] is not self.defaults or last[2] != forbidden:
+            found = rules(definition, name, arguments, self.defaults, forbidden)
+            last = self._last = (definition, self.defaults, forbidden, found)
+        return last[3]  # Of very many queues that are looked at in a row, most have the same policy.
 
     def rules_of(self, spec: QueueSpec) -> Rules:
         found = self.rules(spec.vhost, spec.name, spec.arguments)

@@ -63,11 +63,12 @@ FOREIGN: Final = {
 
 
 class Effective(NamedTuple):
-    """The names of the policy and of the operator policy that apply, and their combined definition."""
+    """The names of the policy and of the operator policy that apply, and their combined definition, which nobody may
+    change: it is the same object for all names to which the same policies apply."""
 
     policy: str | None
     operator_policy: str | None
-    definition: dict[str, Json]
+    definition: Mapping[str, Json]
 
 
 NONE: Final = Effective(None, None, {})
@@ -82,6 +83,7 @@ class Policies:
         self._seen = -1  # `Metadata.policies_changed` when the lists below were made.
         self._policies: dict[str, list[_Ready]] = {}  # By vhost, in order of priority.
         self._operators: dict[str, list[_Ready]] = {}
+        self._combined: dict[tuple[int, int], Effective] = {}  # By the ids of the two policies, which live as long.
 
     def of_queue(self, vhost: str, name: str, arguments: Table) -> Effective:
         return self.effective(queue_kind(arguments), vhost, name)
@@ -92,14 +94,15 @@ class Policies:
             self._seen = self._metadata.policies_changed
             self._policies = _in_order(self._metadata.policies.values())
             self._operators = _in_order(self._metadata.operator_policies.values())
+            self._combined = {}
         policy = self._best(self._policies.get(vhost, ()), kind, name)
         operator = self._best(self._operators.get(vhost, ()), kind, name)
         if policy is None and operator is None:
             return NONE
-        definition = dict(policy.definition) if policy is not None else {}
-        for key, value in (operator.definition if operator is not None else {}).items():
-            definition[key] = stricter(definition[key], value) if key in definition else value
-        return Effective(policy.name if policy else None, operator.name if operator else None, definition)
+        found = self._combined.get((id(policy), id(operator)))
+        if found is None:
+            found = self._combined[id(policy), id(operator)] = _combined(policy, operator)
+        return found
 
     def _best(self, policies: Iterable[_Ready], kind: str, name: str) -> Policy | None:
         for policy, pattern in policies:
@@ -113,6 +116,13 @@ class Policies:
 class _Ready(NamedTuple):
     policy: Policy
     pattern: Pattern
+
+
+def _combined(policy: Policy | None, operator: Policy | None) -> Effective:
+    definition = dict(policy.definition) if policy is not None else {}
+    for key, value in (operator.definition if operator is not None else {}).items():
+        definition[key] = stricter(definition[key], value) if key in definition else value
+    return Effective(policy.name if policy else None, operator.name if operator else None, definition)
 
 
 def _in_order(policies: Iterable[Policy]) -> dict[str, list[_Ready]]:
