@@ -300,9 +300,10 @@ class MirrorManager:
             if self.me not in view.ring:
                 return
             mirror = self.mirrors[spec.id] = self._make(spec, born, existing)
-        self.broadcast.catch_up(mirror)
-        mirror.set_spec(spec)
-        self._perform(mirror)  # What was said under the old view is done first.
+        else:
+            self.broadcast.catch_up(mirror)
+            mirror.set_spec(spec)
+            self._perform(mirror)  # What was said under the old view is done first.
         old = mirror.member.view
         mirror.member.set_joined(spec.joined)
         mirror.member.on_view(view)

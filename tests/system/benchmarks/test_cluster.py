@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cli
+from benchmarks.clusters import bulk
 from benchmarks.clusters.cluster import PARTS, PIPELINED, SPREAD, WAYS, declares, pipelined, sizes
 from benchmarks.report import results
 from benchmarks.report.results import Results
@@ -85,3 +86,10 @@ def test_tables_show_nodes_clients_and_ratios() -> None:
         assert f"| {row} | 600 | 200 | 3.00 |" in text
     assert "home" not in text.replace("clients at home", "")
     assert "three nodes:" not in text
+
+
+def test_a_bulk_of_queues_beside_other_traffic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bulk.main(["--quick", "--only", "import", "three clients", "--data", str(tmp_path)]) == 0
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [(row[0], row[1]) for row in rows] == [("| import", "60"), ("| three clients", "180")]
+    assert all(float(row[3].replace(",", "")) > 0 for row in rows)

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from leveret.node.cluster.consensus_log import (
+    SNAPSHOT_SHARE,
     Cleanup,
     ConsensusLog,
     ConsensusLogDamaged,
@@ -212,7 +213,7 @@ def test_a_snapshot_is_due_when_the_log_has_grown() -> None:
     assert not log.snapshot_due(1)
     save(log, disk, *entries(2, 1, data=b"x" * 200))
     assert log.snapshot_due(2)
-    own_snapshot(log, disk, 2, 1, b"y" * 1000)
+    own_snapshot(log, disk, 2, 1, b"y" * 1000 * SNAPSHOT_SHARE)
     assert not log.snapshot_due(2)
     save(log, disk, *entries(3, 1, data=b"x" * 500))
     assert not log.snapshot_due(3)  # It would cost more than it saves.
