@@ -13,6 +13,7 @@ FRAME_MAX: Final = 131_072
 CHANNEL: Final = 1
 
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
+BUNDLE = 76  # A Leveret's: see `leveret.protocol.bundles`.
 END: Final = 0xCE
 HEAD: Final = struct.Struct(">BHI")
 OVERHEAD: Final = HEAD.size + 1

@@ -8,6 +8,8 @@ means; what is to be sent gathers in `output`, which the shell writes. Time come
 **Speed.** Deliveries are handed over in lists, all that one piece of input held, and each content stays the bytes that
 came: header frame and body frames on channel 1, which another connection can send on channel 1 as they are. Deliveries
 that resemble an earlier one in all but tag, body and the number of their origin are taken by comparing (`Likeness`).
+A Leveret that was asked to delivers bundles, many messages in a frame (`leveret.protocol.bundles`), which are passed on
+as they are: only their count is looked at.
 
 **What a hostile broker may cost.** A frame is at most as long as was agreed on, and refused by its head. A content has
 at most `content_bytes_max`, refused by its header. The input that waits to be complete is less than three frames, or
@@ -31,6 +33,7 @@ from leveret.client.amqp import (
     BASIC_PUBLISH,
     BASIC_RETURN,
     BODY,
+    BUNDLE,
     CHANNEL,
     CHANNEL_CLOSE,
     CHANNEL_CLOSE_OK,
@@ -69,6 +72,8 @@ _DELIVER: Final = METHOD_ID.pack(*BASIC_DELIVER)
 _ORIGIN: Final = b"x-leveret-origin"
 _NUMBER_AT: Final = len(_ORIGIN) + 5 + 67  # In the field of an origin, behind its name, type, size and source.
 _NUMBER_BYTES: Final = 16
+_COUNT_AT: Final = 66 + 8  # In a bundle, behind the source and the number.
+_SIZES_AT: Final = _COUNT_AT + 4
 
 
 class Delivery(NamedTuple):
@@ -78,6 +83,15 @@ class Delivery(NamedTuple):
     redelivered: bool
     route: bytes
     content: bytes
+
+
+class BundleDelivery(NamedTuple):
+    """Many messages, with tags in a row. `bundle` is for a Leveret that takes bundles."""
+
+    first_tag: int
+    messages: int
+    route: bytes
+    bundle: bytes
 
 
 class Likeness(NamedTuple):
@@ -136,6 +150,9 @@ class Listener(Protocol):
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None: ...
 
+    def on_bundle(self, delivery: BundleDelivery) -> None:
+        """Only if bundles were asked for."""
+
     def on_confirm(self, number: int, multiple: bool, refused: bool) -> None:
         """The broker has a message safe, or refuses it; with `multiple`, all up to that number."""
 
@@ -168,6 +185,7 @@ class ClientMachine:
         self.listener = listener
         self.handshake = Handshake(address, properties, mechanisms, heartbeat_s, channel_max)
         self.content_bytes_max = content_bytes_max
+        self.takes_bundles = False
         self.life = Life.NEW
         self.output: list[bytes] = []
         self.server_properties = b""
@@ -229,6 +247,10 @@ class ClientMachine:
         answer = EXCHANGE_UNBIND_OK if name == EXCHANGE_UNBIND else (name[0], name[1] + 1)
         self.calls.append((answer, then))
         self.output.append(method(name, arguments))
+
+    def await_bundles(self) -> None:
+        """The consumer to come asks for bundles. From others, they are a fault."""
+        self.takes_bundles = True
 
     def reopen_channel(self, then: Callable[[bytes | Closed], None]) -> None:
         """Opens channel 1 again, after the broker has closed it."""
@@ -304,7 +326,7 @@ class ClientMachine:
                     break
                 at = stop
                 continue
-            if deliveries and kind == METHOD:
+            if deliveries and kind in (METHOD, BUNDLE):
                 self.listener.on_deliveries(deliveries)
                 deliveries = []
             done = self._on_frame(kind, channel, data, at, end)
@@ -399,6 +421,8 @@ class ClientMachine:
             return self._on_header(data[at:end])
         elif kind == BODY:
             return self._on_body(data[at:end])
+        elif kind == BUNDLE and self.takes_bundles:
+            self._on_bundle(data[at + HEAD.size : end - 1])
         elif kind != HEARTBEAT:
             raise BrokerError(f"sent a frame of the unknown type {kind}")
         return None
@@ -428,6 +452,16 @@ class ClientMachine:
             return None
         parts, self.parts = self.parts, []
         return None if self.delivering is None else Delivery(*self.delivering, b"".join(parts))
+
+    def _on_bundle(self, payload: bytes) -> None:
+        """Whoever takes the messages checks them."""
+        key_at = 10 + payload[9] if len(payload) > 9 else len(payload)
+        start = key_at + 1 + payload[key_at] if key_at < len(payload) else len(payload)
+        count = int.from_bytes(payload[start + _COUNT_AT : start + _SIZES_AT], "big")
+        if self.awaits_header or self.parts or not 0 < count <= (len(payload) - start - _SIZES_AT) // 4:
+            raise BrokerError("sent a malformed bundle")
+        tag = int.from_bytes(payload[:8], "big")
+        self.listener.on_bundle(BundleDelivery(tag, count, payload[9:start], payload[start:]))
 
     def _on_method(self, name: Name, arguments: bytes) -> None:
         if self.life is Life.HANDSHAKE:

@@ -26,6 +26,7 @@ HEADER_BYTES_MAX: Final = 100_000  # AMQP cannot split a header frame: a larger 
 FIELD_BYTES: Final = len(_FIELD) + TEXT_BYTES
 _TEXT: Final = re.compile(rb"([0-9a-f]{32}/[0-9a-f]{16}/[0-9a-f]{16})/([0-9a-f]{16})")
 _DIGITS: Final = re.compile(rb"[0-9a-f]{16}")
+_SOURCE: Final = re.compile(rb"[0-9a-f]{32}/[0-9a-f]{16}/[0-9a-f]{16}")
 _FLAGS_AT: Final = HEADER_AT + FLAGS_AT
 _HEADERS_BYTE: Final = HEADERS >> 8
 
@@ -41,6 +42,10 @@ class Labelled(NamedTuple):
 def source_of(cluster: bytes, queue: int, run: int) -> bytes:
     """Return the part of an origin that messages of one queue share. `cluster`: 32 hexadecimal digits."""
     return b"%b/%016x/%016x" % (cluster, queue, run)
+
+
+def is_source(data: bytes) -> bool:
+    return _SOURCE.fullmatch(data) is not None
 
 
 def with_origins(contents: list[bytes], source: bytes, number: int) -> list[bytes]:

@@ -16,6 +16,9 @@ would lose messages without acknowledgements, a link with a quota asks for them 
 moment (`is_resting`), because it would get the same message again at once. A link with a quota fails instead: its
 count would be wrong.
 
+**Bundles.** Between two Leverets messages come many in a frame, and go on so (`leveret.protocol.bundles`): a link that
+changes nothing of messages has nothing to do for each of them.
+
 A broker that breaks these rules (a tag out of order, a confirm of something that was never published) makes the link
 fail with `LinkFault`. It never guesses.
 """
@@ -27,10 +30,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.client.machine import publish_prefix
+from leveret.protocol import bundles
 from leveret.protocol.frames import BadContent, reframe
 
 if TYPE_CHECKING:
-    from leveret.client.machine import Delivery
+    from leveret.client.machine import BundleDelivery, Delivery
     from leveret.metadata.shovel.parameters import AckMode
 
 PREFIXES_MAX: Final = 10_000  # Routes whose method frames are remembered.
@@ -60,6 +64,13 @@ class Target(NamedTuple):
     routing_key: str | None
     mandatory: bool = False  # A message that reaches no queue is returned, and the link fails.
 
+    def route(self, route: bytes) -> bytes:
+        """Return exchange and routing key for a message that had these, as two short strings."""
+        middle = 1 + route[0]
+        exchange = route[:middle] if self.exchange is None else _short(self.exchange)
+        key = route[middle:] if self.routing_key is None else _short(self.routing_key)
+        return exchange + key
+
 
 class Link:
     """The messages under way from a source to a destination."""
@@ -84,7 +95,7 @@ class Link:
         self.confirmed_ahead: set[int] = set()  # and these.
         self.refused = 0
         self.is_resting = False
-        self.prefixes: dict[bytes, bytes] = {}
+        self.prefixes: dict[bytes, bytes] = {}  # The method frames of publishes, by the routes of deliveries.
         self.settlements: list[Settlement] = []
 
     # -- Figures -------------------------------------------------------------------------------------------------
@@ -123,7 +134,7 @@ class Link:
             raise LinkFault("the source's delivery tags are out of order")
         self.delivered += len(deliveries)
         if self.quota is not None:
-            deliveries = deliveries[: max(self.quota - self.published, 0)]
+            deliveries = deliveries[: self._left_to_publish()]
         contents = list(map(_CONTENT, deliveries))
         if self.rewrite is not None or self.frame_max:
             contents = list(map(self._made_fit, contents))
@@ -136,6 +147,35 @@ class Link:
         if self.mode != "on-confirm" and deliveries and self.acknowledges:
             self.settlements.append(Settlement(self.published, True, False))
         return pieces
+
+    @property
+    def takes_bundles(self) -> bool:
+        """Tell whether messages may come in bundles: none of them is looked at."""
+        return self.mode == "on-confirm" and self.rewrite is None and not self.frame_max
+
+    def on_bundle(self, delivery: BundleDelivery) -> list[bytes]:
+        """Return the bytes that publish these messages. Raises LinkFault."""
+        first_tag, count, route, bundle = delivery
+        if first_tag != self.delivered + 1:
+            raise LinkFault("the source's delivery tags are out of order")
+        self.delivered += count
+        if self.quota is not None and count > self._left_to_publish():
+            count = self._left_to_publish()
+            if not count:
+                return []
+            try:
+                bundle = bundles.cut(bundle, count)
+            except bundles.BadBundle as error:
+                raise LinkFault(f"the source has sent a bundle that cannot be read: {error}") from None
+        arguments = self.target.route(route) + bytes((self.target.mandatory,))
+        pieces = bundles.publish_frame(CHANNEL, arguments, bundle)
+        self.published += count
+        self.bytes += len(bundle)
+        return pieces
+
+    def _left_to_publish(self) -> int:
+        assert self.quota is not None
+        return max(self.quota - self.published, 0)
 
     def _made_fit(self, content: bytes) -> bytes:
         try:
@@ -151,10 +191,7 @@ class Link:
         if len(prefixes) > PREFIXES_MAX:
             prefixes.clear()
         for route in routes.difference(prefixes):
-            middle = 1 + route[0]
-            exchange = route[:middle] if target.exchange is None else _short(target.exchange)
-            key = route[middle:] if target.routing_key is None else _short(target.routing_key)
-            prefixes[route] = publish_prefix(exchange + key, target.mandatory)
+            prefixes[route] = publish_prefix(target.route(route), target.mandatory)
         return prefixes
 
     # -- Confirms ------------------------------------------------------------------------------------------------

@@ -60,25 +60,40 @@ def begin_run(queue: LocalQueue, draw: Callable[[int], int]) -> None:
         queue.durable_state.set_quietly(RUNS, b"".join(RUN.pack(*one) for one in runs))
 
 
-def labelled(
-    queue: LocalQueue, batch: Batch, lo: int, hi: int, contents: list[bytes], cluster: bytes, draw: Callable[[int], int]
-) -> list[bytes]:
-    """Return contents of a batch, each with its origin."""
+def runs_of(
+    queue: LocalQueue, batch: Batch, lo: int, hi: int, cluster: bytes, draw: Callable[[int], int]
+) -> list[tuple[bytes, int, int]]:
+    """Return the runs that messages of a batch belong to: the source of each, and which places in the batch it has.
+
+    Nothing is returned where the queue has no room to remember its runs.
+    """
     mark = queue.durable_state.table.get(RUNS)
     if mark is None:
         mark = RUN.pack(0, draw(TAG_MAX))
         if not queue.durable_state.fits(RUNS, mark):
-            return contents
+            return []
         queue.durable_state.set(RUNS, mark)
     runs = list(RUN.iter_unpack(mark))
-    made: list[bytes] = []
+    found: list[tuple[bytes, int, int]] = []
     at, end = batch.first + lo, batch.first + hi
     for (first, tag), (following, _) in zip(runs, [*runs[1:], (end, 0)], strict=True):
         stop = min(following, end)
         if stop > at and first <= at:
-            some = contents[at - batch.first - lo : stop - batch.first - lo]
-            made += with_origins(some, source_of(cluster, queue.spec.id, tag), at)
+            found.append((source_of(cluster, queue.spec.id, tag), at - batch.first, stop - batch.first))
             at = stop
+    return found
+
+
+def labelled(
+    queue: LocalQueue, batch: Batch, lo: int, hi: int, contents: list[bytes], cluster: bytes, draw: Callable[[int], int]
+) -> list[bytes]:
+    """Return contents of a batch, each with its origin."""
+    runs = runs_of(queue, batch, lo, hi, cluster, draw)
+    if not runs:
+        return contents
+    made: list[bytes] = []
+    for source, start, stop in runs:
+        made += with_origins(contents[start - lo : stop - lo], source, batch.first + start)
     return made
 
 

@@ -77,3 +77,9 @@ class Features:
         if queue.spec.id >= DETACHED:
             return contents
         return origins.labelled(queue, batch, lo, hi, contents, self.cluster(), self.draw)
+
+    def sources_of(self, queue: LocalQueue, batch: Batch, lo: int, hi: int) -> list[tuple[bytes, int, int]]:
+        """Returns the sources of messages of a batch, each with the places that it has; nothing if they have none."""
+        if queue.spec.id >= DETACHED:
+            return []
+        return origins.runs_of(queue, batch, lo, hi, self.cluster(), self.draw)

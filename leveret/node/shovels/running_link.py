@@ -7,12 +7,13 @@ more (`FULL`), it has told so because of an alarm (`BLOCKED`), or it has refused
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from leveret.shovel.link import LinkFault
 
 if TYPE_CHECKING:
-    from leveret.client.machine import Delivery
+    from leveret.client.machine import BundleDelivery, Delivery
     from leveret.node.shovels.wire import Wire
     from leveret.shovel.link import Link
 
@@ -46,14 +47,18 @@ class RunningLink:
     # -- Calls by the wires --------------------------------------------------------------------------------------
 
     def on_deliveries(self, wire: Wire, deliveries: list[Delivery]) -> None:
-        if wire is not self.source or self.ended.done():
-            return
+        if wire is self.source and not self.ended.done():
+            self._publish(lambda: self.link.on_deliveries(deliveries))
+
+    def on_bundle(self, wire: Wire, delivery: BundleDelivery) -> None:
+        if wire is self.source and not self.ended.done():
+            self._publish(lambda: self.link.on_bundle(delivery))
+
+    def _publish(self, made: Callable[[], list[bytes]]) -> None:
         try:
-            pieces = self.link.on_deliveries(deliveries)
+            self.destination.machine.send(made())
         except LinkFault as fault:
             self._end(str(fault))
-            return
-        self.destination.machine.send(pieces)
 
     def on_confirm(self, wire: Wire, number: int, multiple: bool, refused: bool) -> None:
         if wire is not self.destination or self.ended.done():

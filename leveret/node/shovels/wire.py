@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from leveret.client import tls
 from leveret.client.address import Address
-from leveret.client.machine import ClientMachine, Closed, Delivery
+from leveret.client.machine import BundleDelivery, ClientMachine, Closed, Delivery
 from leveret.node.shovels import direct
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ class Owner(Protocol):
     """A link, which is told what happens at its two ends."""
 
     def on_deliveries(self, wire: Wire, deliveries: list[Delivery]) -> None: ...
+
+    def on_bundle(self, wire: Wire, delivery: BundleDelivery) -> None: ...
 
     def on_confirm(self, wire: Wire, number: int, multiple: bool, refused: bool) -> None: ...
 
@@ -111,6 +113,10 @@ class Wire(asyncio.Protocol):
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
         if self.owner is not None:
             self.owner.on_deliveries(self, deliveries)
+
+    def on_bundle(self, delivery: BundleDelivery) -> None:
+        if self.owner is not None:
+            self.owner.on_bundle(self, delivery)
 
     def on_confirm(self, number: int, multiple: bool, refused: bool) -> None:
         if self.owner is not None:

@@ -26,6 +26,7 @@ from leveret.client.machine import Closed
 from leveret.metadata.shovel.parameters import NEVER, QUEUE_LENGTH, Shovel, read_shovel
 from leveret.node.shovels.running_link import BLOCKED, RESTING, RunningLink
 from leveret.node.shovels.wire import Wire, connect
+from leveret.protocol import bundles
 from leveret.shovel.link import Link, Target
 from leveret.shovel.retries import Retries
 from leveret.shovel.rewriting import Rewriter, forward_table
@@ -221,7 +222,7 @@ class ShovelWorker:
         destination = await self._connect(shovel.dest_uris, "destination", numbered)
         source = await self._connect(shovel.src_uris, "source", {})
         self.uris = (source.uri.text, destination.uri.text)
-        knows = all(ORIGINS.encode() in wire.machine.server_properties for wire in (source, destination))
+        knows = _both_know(ORIGINS, source, destination)
         await self._named(destination, self._set_up_destination(shovel, destination))
         queue, length = await self._named(source, self._set_up_source(shovel, source))
         quota = self._quota(shovel, length)
@@ -234,6 +235,9 @@ class ShovelWorker:
         arguments = dict(shovel.src_consumer_args)
         if knows and bool(numbered):
             arguments["x-leveret-origin"] = True
+            if link.takes_bundles and _both_know(bundles.CAPABILITY, source, destination):
+                arguments[bundles.ARGUMENT] = True
+                source.machine.await_bundles()
         consume = b"\0\0" + short(queue) + short(shovel.src_consumer_name)
         flags = 0 if link.acknowledges else amqp.NO_ACK
         await self._named(source, source.call(amqp.BASIC_CONSUME, consume + bytes((flags,)) + table(arguments)))
@@ -355,3 +359,7 @@ def _frame_max(source: Wire, destination: Wire) -> int:
     """Return the destination's limit if frames of the source may exceed it; 0: they cannot."""
     wanted = destination.machine.frame_max
     return wanted if source.machine.frame_max > wanted else 0
+
+
+def _both_know(capability: str, *wires: Wire) -> bool:
+    return all(capability.encode() in wire.machine.server_properties for wire in wires)

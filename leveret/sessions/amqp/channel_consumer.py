@@ -8,17 +8,21 @@ A delivery is the method frame, then the content as it is stored:
 The head depends on the length of the key only. Per message there is one `struct` call and the content, and the list of
 pieces is filled by slices, so that no Python code runs per message. For the same reason a delivery is noted in
 the session here, and not by a call of it (`Session.on_delivered`).
+
+A shovel may have asked for bundles (`leveret.protocol.bundles`), which have the method and the origin once for many.
 """
 
 from __future__ import annotations
 
-from itertools import repeat
+from itertools import groupby, repeat
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.offsets import ORIGINS
 from leveret.broker.queue.delivery_limit import DeliveryLimit
+from leveret.protocol import bundles
 from leveret.protocol.frames import END_BYTE, HEAD, METHOD, reframe
+from leveret.protocol.origins import with_origins
 from leveret.storage.format.queue_block import REDELIVERED
 
 if TYPE_CHECKING:
@@ -54,8 +58,9 @@ class ChannelConsumer:
     is_exact = False
 
     __slots__ = (
-        "arguments", "as_stored", "begins_at", "cancels_on_failover", "channel", "exclusive", "heads", "no_ack",
-        "output", "pack", "prefetch", "priority", "queue", "session", "tag", "timeout_ms", "unacked",
+        "arguments", "as_stored", "begins_at", "cancels_on_failover", "channel", "exclusive", "heads",
+        "in_bundles", "no_ack", "output", "pack", "prefetch", "priority", "queue", "session", "tag", "timeout_ms",
+        "unacked",
     )
 
     def __init__(
@@ -80,12 +85,20 @@ class ChannelConsumer:
         # Stored contents are on channel 1, in frames within the node's frame_max: most consumers take them as they are.
         connection = channel.connection
         self.as_stored = channel.number == 1 and connection.frame_max >= connection.limits.frame_max > 0
+        self.in_bundles = self.as_stored and self._has_origins() and self._asks_for_bundles()
         self.heads = Heads(channel.number, wanted.tag)
         self.pack = Struct(f">{HEAD.size + len(DELIVER) + len(self.heads.tag)}sQB").pack
 
     @property
     def who(self) -> str:
         return f"{self.channel.who} {self.tag}"
+
+    def _has_origins(self) -> bool:
+        return self.begins_at is not None and self.begins_at.kind == ORIGINS
+
+    def _asks_for_bundles(self) -> bool:
+        asked = self.arguments.get(bundles.ARGUMENT)
+        return asked is not None and asked.value is True
 
     def room(self, average_bytes: int) -> int:
         session = self.session
@@ -116,7 +129,7 @@ class ChannelConsumer:
         contents = batch.contents if whole else batch.contents[lo:hi]
         keys = batch.keys if whole else batch.keys[lo:hi]
         key = keys[0]
-        has_origins = self.begins_at is not None and self.begins_at.kind == ORIGINS
+        has_origins = self._has_origins()
         if self.as_stored and not batch.redelivered and not has_origins and keys.count(key) == count:
             head, tail = self.heads[len(key)], key + END_BYTE
             pieces: list[bytes] = [b""] * (3 * count)
@@ -128,9 +141,16 @@ class ChannelConsumer:
             queue = self.queue
             if batch.redelivered and queue.is_local and (returns := queue.extension(DeliveryLimit)) is not None:
                 contents = returns.labelled(batch, lo, hi)  # Else its own node has done so.
-            if has_origins and queue.is_local:
-                contents = queue.host.features.with_origins(queue, batch, lo, hi, contents)
-            pieces = self._of_many_keys(first_tag, contents, keys, kinds)
+            if self.in_bundles and queue.is_local and (sources := queue.host.features.sources_of(queue, batch, lo, hi)):
+                pieces = []
+                for source, start, stop in sources:
+                    some = slice(start - lo, stop - lo)
+                    tag = first_tag + start - lo
+                    pieces += self._bundled(tag, source, batch.first + start, contents[some], keys[some], kinds[some])
+            else:
+                if has_origins and queue.is_local:
+                    contents = queue.host.features.with_origins(queue, batch, lo, hi, contents)
+                pieces = self._of_many_keys(first_tag, contents, keys, kinds)
         if session.prefetch:
             session.last_served = self
         # A delivery's method is about as long as our overhead.
@@ -160,5 +180,36 @@ class ChannelConsumer:
         pieces[3::4] = contents
         return pieces
 
+    def _bundled(
+        self, tag: int, source: bytes, number: int, contents: list[bytes], keys: list[bytes], kinds: bytearray
+    ) -> list[bytes]:
+        """Return the frames of messages of one source, of which the first has this tag and number."""
+        pieces: list[bytes] = []
+        channel, frame_max = self.channel.number, self.channel.connection.frame_max
+        for key, returned, start, stop in _stretches(keys, kinds):
+            stretch = contents[start:stop]
+            for lo, hi in bundles.portions(stretch, frame_max):
+                some, at = stretch[lo:hi], start + lo
+                if bundles.fits(some[0], frame_max):
+                    bundle = bundles.packed(bundles.Bundle(source, number + at, some))
+                    pieces += bundles.delivery_frame(channel, tag + at, returned, key, bundle)
+                else:
+                    some = with_origins(some, source, number + at)
+                    pieces += self._of_many_keys(tag + at, some, [key], kinds[at : at + 1])
+        return pieces
+
     def on_queue_deleted(self) -> None:
         self.channel.on_consumer_ended(self.tag)
+
+
+def _stretches(keys: list[bytes], kinds: bytearray) -> list[tuple[bytes, bool, int, int]]:
+    """Return neighbours with the same key, delivered again or not, and which places they have."""
+    count = len(keys)
+    if keys.count(keys[0]) == count and kinds.count(kinds[0]) == count:
+        return [(keys[0], kinds[0] & REDELIVERED != 0, 0, count)]
+    found, at = [], 0
+    for (key, returned), some in groupby(zip(keys, [kind & REDELIVERED != 0 for kind in kinds], strict=True)):
+        stop = at + sum(1 for _ in some)
+        found.append((key, returned, at, stop))
+        at = stop
+    return found

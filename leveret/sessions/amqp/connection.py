@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from leveret.broker.connection_limits import CHANNELS_OF_USER
 from leveret.protocol import methods as m
+from leveret.protocol.bundles import BUNDLE
 from leveret.protocol.errors import ChannelFault, ConnectionFault, ReplyCode
 from leveret.protocol.frames import (
     BODY,
@@ -391,7 +392,7 @@ class Connection(PublishFastPath):
     def _on_frame(self, kind: int, number: int, payload: bytes) -> None:
         if self.closing:
             self._while_closing(kind, number, payload)
-        elif kind not in (METHOD, HEADER, BODY, HEARTBEAT) or (kind == HEARTBEAT and payload):
+        elif not self._is_known(kind) or (kind == HEARTBEAT and payload):
             raise frame_error(kind, payload, "unknown_frame")
         elif kind == METHOD and number == 0:
             self._on_connection_method(self._decode(payload))
@@ -402,6 +403,9 @@ class Connection(PublishFastPath):
         else:
             self._on_channel_frame(kind, number, payload)
             self._check_routes()
+
+    def _is_known(self, kind: int) -> bool:
+        return kind in (METHOD, HEADER, BODY, HEARTBEAT) or (kind == BUNDLE and self.has_origins)
 
     def _on_channel_frame(self, kind: int, number: int, payload: bytes) -> None:
         channel = self.channels.get(number)
@@ -414,6 +418,11 @@ class Connection(PublishFastPath):
                 self._while_channel_closing(channel, method)
                 return
             self._guard(channel, channel.on_method, method)
+        elif kind == BUNDLE:
+            assert isinstance(channel, OriginChannel)
+            self.has_published = True
+            if not channel.closing:
+                self._guard(channel, channel.on_bundle, payload)
         elif not channel.closing:
             self._guard(channel, channel.on_header if kind == HEADER else channel.on_body, payload)
 
@@ -628,7 +637,7 @@ class Connection(PublishFastPath):
 
     def set_origins(self, has_origins: bool) -> None:
         """Messages with origins go to the queues in one bundle at a time, too, so that numbers are in a row."""
-        self.has_origins = has_origins
+        self.has_origins = has_origins and self.producer is None
         self.mixes = self.mixes and not has_origins
 
     def on_tuned(self, frame_max: int, channel_max: int, heartbeat_s: int) -> None:

@@ -33,6 +33,7 @@ CAPABILITIES: Final = (
     "direct_reply_to",
     "leveret_producer",
     "leveret_origins",
+    "leveret_bundles",
 )
 EXTERNAL: Final = "EXTERNAL"
 # What RabbitMQ calls the states in which these are expected.

@@ -26,6 +26,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.fanout import FEW
+from leveret.protocol.bundles import BUNDLE
 from leveret.protocol.codec import printed
 from leveret.protocol.errors import ConnectionFault, ReplyCode
 from leveret.protocol.frames import BODY, END, HEAD, HEADER, HEADER_AT, METHOD
@@ -60,6 +61,7 @@ class PublishFastPath:
     waiting: int
     user: str
     vhost: Vhost | None
+    has_origins: bool
     channels: dict[int, Channel]
 
     def __init__(self) -> None:
@@ -165,6 +167,8 @@ class PublishFastPath:
                 channel = self.channels.get(number)
                 if channel is not None and channel.route is not None:
                     return at
+            elif kind == BUNDLE and self.has_origins:
+                return at
             at = end
         return size
 

@@ -77,6 +77,8 @@ QUEUE_ARGUMENTS: Final = {
 CONSUMER_ARGUMENTS: Final = {
     "x-cancel-on-ha-failover": Text("`true`, `false`", "The consumer is cancelled when its queue gets another master."),
     "x-consumer-timeout": Text(_MS, "Time that this consumer may keep a message unacknowledged."),
+    "x-leveret-bundles": Text("`true`", "Messages with origins come many in a frame: see "
+                              "[origins](../shovel.md#origins)."),
     "x-leveret-origin": Text("`true`", "Deliveries carry the queue and number that a message had first: see "
                              "[origins](../shovel.md#origins)."),
     "x-priority": Text("an integer", "Consumers with a higher priority get messages first."),

@@ -16,6 +16,7 @@ from leveret.metadata.rules import policies
 from leveret.metadata.rules import policy_validation as validation
 from leveret.metadata.rules.ha_policy import HA_ARGUMENTS, MIRROR_ARGUMENTS
 from leveret.protocol import received_from
+from leveret.protocol.bundles import ARGUMENT as BUNDLES
 from leveret.protocol.origins import NAME as ORIGIN
 from tests.support.references import argument_texts as texts
 from tests.support.references import markdown as md
@@ -46,7 +47,7 @@ def exchange_arguments() -> set[str]:
 
 def consumer_arguments() -> set[str]:
     named = re.findall(r'"(x-[a-z-]+)"', inspect.getsource(checks.check_consume_arguments))
-    found = {*set[str]().union(*checks._CONSUMERS_OF_OTHER_TYPES.values()), *named, ORIGIN}
+    found = {*set[str]().union(*checks._CONSUMERS_OF_OTHER_TYPES.values()), *named, ORIGIN, BUNDLES}
     return found - {"x-queue-type"}  # The queue's own.
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from leveret.client import amqp
 from leveret.client.address import Address
-from leveret.client.machine import HEARTBEAT_FRAME, ClientMachine, Closed, Delivery
+from leveret.client.machine import HEARTBEAT_FRAME, BundleDelivery, ClientMachine, Closed, Delivery
+from leveret.protocol.bundles import Bundle, delivery_frame, packed
 from leveret.protocol.frames import content
 from leveret.protocol.origins import source_of, with_origins
 from leveret.protocol.properties import Properties, encode
@@ -28,6 +29,9 @@ class Told:
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
         self.log.append(deliveries)
+
+    def on_bundle(self, delivery: BundleDelivery) -> None:
+        self.log.append(delivery)
 
     def on_confirm(self, number: int, multiple: bool, refused: bool) -> None:
         self.log.append((number, multiple, refused))
@@ -268,3 +272,40 @@ def test_no_mechanism_in_common() -> None:
     start = b"\0\x09" + struct.pack(">I", 0) + amqp.long(b"PLAIN") + amqp.long(b"")
     machine.receive(amqp.method(amqp.CONNECTION_START, start, 0))
     assert "none of EXTERNAL" in str(told.log)
+
+
+def bundled(tag: int, count: int) -> tuple[bytes, bytes]:
+    made = packed(Bundle(source_of(b"a" * 32, 1, 2), tag, [content(encode(Properties(), 1), b"b", 0)] * count))
+    return b"".join(delivery_frame(1, tag, False, b"\x01x\x01k", made)), made
+
+
+@pytest.mark.parametrize("piece", [1, 50, 10_000])
+def test_bundles_among_deliveries(piece: int) -> None:
+    machine, told = opened()
+    machine.await_bundles()
+    (first, made), (second, other) = bundled(3, 4), bundled(8, 1)
+    data = deliver(1, b"a")[0] + deliver(2, b"a")[0] + first + deliver(7, b"a")[0] + second
+    for at in range(0, len(data), piece):
+        machine.receive(data[at : at + piece])
+    assert [one for one in told.log if isinstance(one, BundleDelivery)] == [
+        BundleDelivery(3, 4, b"\x01x\x01k", made),
+        BundleDelivery(8, 1, b"\x01x\x01k", other),
+    ]
+    order = [one.first_tag if isinstance(one, BundleDelivery) else one[0].tag for one in told.log]  # type: ignore[index]
+    assert order == sorted(order)
+
+
+def test_a_bundle_that_nobody_asked_for() -> None:
+    machine, told = opened()
+    machine.receive(bundled(1, 2)[0])
+    assert told.log == ["sent a frame of the unknown type 76"]
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", bytes(9), bytes(11), bytes(9) + b"\xff", bytes(11 + 78), bytes(11 + 74) + b"\xff" * 8]
+)
+def test_a_malformed_bundle(payload: bytes) -> None:
+    machine, told = opened()
+    machine.await_bundles()
+    machine.receive(amqp.frame(amqp.BUNDLE, payload))
+    assert told.log == ["sent a malformed bundle"]
