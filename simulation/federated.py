@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from leveret.base.json_values import Json
     from leveret.metadata.model.commands import Command
     from leveret.metadata.shovel.records import WorkKey
-    from leveret.node.federation.worker import LinkWorker
+    from leveret.node.federation.worker import FederationWorker
     from simulation.core.machine import Machine
 
 
@@ -111,7 +111,7 @@ class FederatedWorld(ShovelledWorld):
         for name in SHOVELS:
             if self._is_wiped(name):
                 continue
-            running: list[LinkWorker] = [
+            running: list[FederationWorker] = [
                 worker
                 for node in self._nodes()
                 for key, worker in node.federation.workers.items()

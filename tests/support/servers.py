@@ -6,6 +6,8 @@ A `Server` can be stopped in order, killed, and started again on the same data; 
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import selectors
 import signal
@@ -13,6 +15,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -251,6 +255,22 @@ def prepare(data: Path, commands: Iterable[Command], name: str = "leveret@localh
     assert job is not None
     job.perform(disk)
     disk.close()
+
+
+def call_api(port: int, method: str, path: str, body: Any = None, user: str = "guest") -> tuple[int, Any]:
+    """Sends a request to the management port, as a user whose password is its name; returns status and JSON."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/api/{path}", method=method)
+    request.add_header("authorization", "Basic " + base64.b64encode(f"{user}:{user}".encode()).decode())
+    request.add_header("content-type", "application/json")
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(request, data, timeout=30) as answer:
+            text = answer.read()
+            return answer.status, json.loads(text) if text else None
+    except urllib.error.HTTPError as error:
+        with error:
+            text = error.read()
+            return error.code, json.loads(text) if text else None
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE_S) -> None:

@@ -2,7 +2,7 @@
 
 - `supervisor`: runs a worker for each link that the metadata assign to this node; at the leader, finds out which links
   there should be and assigns them.
-- `worker`: one link: connects, sets up both ends, and tries again when something fails.
+- `worker`: one link: connects, and sets up both ends, as a `leveret.node.shovels.link_worker`.
 - `exchange_worker`, `queue_worker`: what is different for exchanges and queues.
 - `calls`: arguments of AMQP methods that links send.
 

@@ -24,7 +24,8 @@ from leveret.federation.headers import ExchangeHeaders
 from leveret.federation.link import FederationLink
 from leveret.metadata.model.records import ExchangeSpec
 from leveret.node.federation import calls
-from leveret.node.federation.worker import COMMAND_INVALID, NOT_FOUND, PRECONDITION_FAILED, LinkWorker, logger
+from leveret.node.federation.worker import COMMAND_INVALID, PRECONDITION_FAILED, FederationWorker, logger
+from leveret.node.shovels.link_worker import NOT_FOUND
 from leveret.protocol.received_from import DOWNSTREAM_NAME, DOWNSTREAM_VHOST, MAX_HOPS_ARGUMENT, UPSTREAM_TYPE
 from leveret.protocol.tables import Field, Table
 from leveret.shovel.link import Target
@@ -41,7 +42,7 @@ CHECK_S: Final = 90.0  # How often it looks whether the internal exchange is sti
 PURPOSE: Final[Table] = {"x-internal-purpose": Field("S", "federation")}
 
 
-class ExchangeWorker(LinkWorker):
+class ExchangeWorker(FederationWorker):
     """Runs the link of an exchange."""
 
     leaves_resources = True

@@ -19,7 +19,8 @@ from leveret.federation.headers import QueueHeaders
 from leveret.federation.link import FederationLink
 from leveret.metadata.model.records import QueueSpec
 from leveret.node.federation import calls
-from leveret.node.federation.worker import NOT_FOUND, LinkWorker
+from leveret.node.federation.worker import FederationWorker
+from leveret.node.shovels.link_worker import NOT_FOUND
 from leveret.protocol.tables import Field, Table
 from leveret.shovel.link import Target
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 MESSAGE_BYTES: Final = 100  # The size of a message for which a consumer is asked whether it has room.
 
 
-class QueueWorker(LinkWorker):
+class QueueWorker(FederationWorker):
     """Runs the link of a queue."""
 
     def __init__(self, node: Node, assignment: Assignment, link: Link) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from leveret.metadata.store import Applied
-    from leveret.node.federation.worker import LinkWorker
+    from leveret.node.federation.worker import FederationWorker
     from leveret.node.node import Node
 
 logger = logging.getLogger("leveret.federation")
@@ -44,7 +44,7 @@ class Federation:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.workers: dict[WorkKey, LinkWorker] = {}
+        self.workers: dict[WorkKey, FederationWorker] = {}
         self.by_exchange: dict[tuple[str, str], list[ExchangeWorker]] = {}
         self.of_queues: list[QueueWorker] = []
         self.looked = 0  # Of these, which one is next.
@@ -141,7 +141,7 @@ class Federation:
         link = self._link_of(assignment.key)
         if link is None:
             return  # Its policy, upstream or exchange is gone; the leader is about to say so.
-        worker: LinkWorker
+        worker: FederationWorker
         if link.kind == "exchange":
             worker = of_exchange = ExchangeWorker(self.node, assignment, link)
             self.by_exchange.setdefault((link.vhost, link.name), []).append(of_exchange)
@@ -150,7 +150,7 @@ class Federation:
             self.of_queues.append(of_queue)
         self.workers[assignment.key] = worker
 
-    def _stop(self, key: WorkKey, worker: LinkWorker, is_gone: bool) -> None:
+    def _stop(self, key: WorkKey, worker: FederationWorker, is_gone: bool) -> None:
         del self.workers[key]
         if isinstance(worker, QueueWorker):
             self.of_queues.remove(worker)

@@ -1,14 +1,8 @@
-"""The worker of one federation link at this node, for one epoch of its assignment.
+"""The worker of one federation link at this node: see `leveret.node.shovels.link_worker`.
 
-    STARTING ─▶ RUNNING
-        │           │
-        └───────────┴────▶ WAITING for the next attempt ─▶ STARTING
-                           FAILED: there will be none until something is changed
-
-It connects to this cluster and to the upstream, sets up what is needed there, and consumes. If anything fails, both
-connections are given up, the reason is kept for whoever asks, and after a delay it begins anew. It is stopped when the
-metadata say so: the next epoch has a worker of its own. If the link has ended for good, what it has made upstream is
-deleted (`clean_up`); if the node stops or another node takes over, it stays, with the messages in it.
+It connects to this cluster and to the upstream, sets up what is needed there, and consumes. If the link has ended for
+good, what it has made upstream is deleted (`clean_up`); if the node stops or another node takes over, it stays, with
+the messages in it.
 """
 
 from __future__ import annotations
@@ -16,17 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from abc import ABC, abstractmethod
-from enum import Enum
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.base.visible_text import visible
 from leveret.client import amqp
 from leveret.client.amqp import BrokerError
-from leveret.client.machine import Closed
 from leveret.federation.link import FederationLink
 from leveret.metadata.shovel.uris import AmqpUri
 from leveret.node.shovels.direct import DirectSocket, PipeEnd
+from leveret.node.shovels.link_worker import ORIGINS, Life, LinkWorker, both_know, frame_max_of, named
 from leveret.node.shovels.running_link import BLOCKED, RESTING, RunningLink
 from leveret.node.shovels.wire import Wire, connect
 from leveret.protocol.tables import BadTable, Table, decode_table
@@ -39,75 +32,44 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret.federation")
 
-ORIGINS: Final = "leveret_origins"
 DELAY_S_MIN: Final = 0.1
 CLEAN_UP_S: Final = 10.0
 COMMAND_INVALID: Final = 503
-NOT_FOUND, PRECONDITION_FAILED = 404, 406
+PRECONDITION_FAILED: Final = 406
 
 
-class Life(Enum):
-    """The state of a worker. It goes on as `_LATER` allows."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    WAITING = "error"  # Until the next attempt.
-    FAILED = "failed"  # There is none.
-    STOPPED = "stopped"
-
-
-_LATER: Final = {
-    Life.STARTING: (Life.RUNNING, Life.WAITING, Life.FAILED, Life.STOPPED),
-    Life.RUNNING: (Life.WAITING, Life.STOPPED),
-    Life.WAITING: (Life.STARTING, Life.STOPPED),
-    Life.FAILED: (Life.STOPPED,),
-    Life.STOPPED: (),
+# What listings call its states. What has failed for good tries again when something is changed.
+_SHOWN: Final = {
+    Life.STARTING: "starting",
+    Life.RUNNING: "running",
+    Life.WAITING: "error",
+    Life.FAILED: "error",
+    Life.ENDED: "error",
+    Life.STOPPED: "stopped",
 }
 
 
-class LinkWorker(ABC):
+class FederationWorker(LinkWorker):
     """Runs one link."""
 
     leaves_resources = False  # It makes something upstream that is deleted when the link ends.
 
     def __init__(self, node: Node, assignment: Assignment, link: Link) -> None:
-        self.node = node
-        self.loop = node.loop
-        self.assignment = assignment
+        super().__init__(node, assignment, logger, "")
         self.of = link
-        self.life = Life.STARTING
-        self.reason = ""
-        self.logged = ""  # The last reason that was logged.
-        self.since_ms = node.environment.wall_ms()
-        self.next_ms: int | None = None  # The time of day of the next attempt.
-        self.moved_before = self.bytes_before = self.dropped_before = 0  # By connections before the present ones.
+        self.dropped_before = 0  # By connections before the present ones.
         self.has_run = False
-        self.running: RunningLink | None = None
         self.link: FederationLink | None = None
-        self.wires: list[Wire] = []
         self.upstream: Wire | None = None  # From when it is connected.
         self.uri = link.upstream.uris[0]
         self.local_connection = ""
         self.takes_origins = False  # The upstream and this node know origins: nothing comes twice.
-        self.retries = Retries(max(link.upstream.reconnect_delay_s, DELAY_S_MIN))
-        self.task: asyncio.Task[None] | None = self.loop.create_task(self._run(), name=f"federation {link.name}")
-
-    @property
-    def is_stopped(self) -> bool:
-        return self.life is Life.STOPPED
+        self._begin(Retries(max(link.upstream.reconnect_delay_s, DELAY_S_MIN)))
 
     @property
     def title(self) -> str:
         of = self.of
         return f"federation link of {of.kind} '{of.name}' in vhost '{of.vhost}' to upstream '{of.upstream.name}'"
-
-    def _become(self, life: Life, reason: str = "") -> None:
-        assert life in _LATER[self.life], (self.life, life)
-        self.life = life
-        self.reason = reason
-        self.since_ms = self.node.environment.wall_ms()
-        if life is not Life.WAITING:
-            self.next_ms = None
 
     # -- What exchanges and queues do differently ----------------------------------------------------------------
 
@@ -165,18 +127,11 @@ class LinkWorker(ABC):
                 one.close()
 
     def _drop_link(self) -> None:
-        running, self.running = self.running, None
         link, self.link = self.link, None
-        if running is not None:
-            running.stop()
         if link is not None:
-            self.moved_before += link.forwarded
-            self.bytes_before += link.bytes
             self.dropped_before += link.dropped
-        wires, self.wires = self.wires, []
         self.upstream = None
-        for wire in wires:
-            wire.close()
+        super()._drop_link()
 
     # -- Figures -------------------------------------------------------------------------------------------------
 
@@ -188,80 +143,47 @@ class LinkWorker(ABC):
             note = f"this cluster is blocked: {running.blocked_reason}"
         elif running is not None and running.paused & RESTING:
             note = "a queue here refuses messages: is it full?"
-        status = Life.WAITING.value if self.life is Life.FAILED else self.life.value
         return {
-            "status": status,
+            "status": _SHOWN[self.life],
             "error": self.reason,
             "note": note,
-            "since_ms": self.since_ms,
-            "next_ms": self.next_ms,
             "uri": self.uri.text,
             "consumer_tag": self.of.upstream.consumer_tag,
             "local_connection": self.local_connection if self.life is Life.RUNNING else "",
-            "forwarded": self.moved_before + (0 if link is None else link.forwarded),
             "dropped": self.dropped_before + (0 if link is None else link.dropped),
-            "bytes": self.bytes_before + (0 if link is None else link.bytes),
-            "pending": 0 if link is None else link.pending,
+            **self.figures(),
         }
 
     # -- Attempts ------------------------------------------------------------------------------------------------
 
-    async def _run(self) -> None:
-        while not self.is_stopped:
-            began = self.loop.time()
-            try:
-                reason = await self._attempt()
-            except BrokerError as error:
-                reason = str(error)
-            except Exception as error:  # A bug must end this attempt only, and be logged.
-                logger.exception("%s: internal error", visible(self.title))
-                reason = f"internal error: {error!r}"
-            ran_s = self.loop.time() - began if self.life is Life.RUNNING else 0.0
-            self._drop_link()
-            if self.is_stopped:
-                return
-            delay_s = self.retries.on_failed(ran_s)
-            if reason != self.logged:
-                self.logged = reason
-                again = "" if delay_s is None else f"; next attempt in {delay_s:g} s"
-                logger.warning("%s", visible(f"{self.title} failed: {reason}{again}"))
-            if delay_s is None:
-                self._become(Life.FAILED, reason)
-                return
-            self._become(Life.WAITING, reason)
-            self.next_ms = self.node.environment.wall_ms() + int(delay_s * 1000)
-            await asyncio.sleep(delay_s)
-            self._become(Life.STARTING, reason)
+    def _on_ended(self) -> None:
+        """A link has no end of its own."""
 
     async def _attempt(self) -> str:
-        """Return why the link cannot go on. Raises BrokerError."""
         upstream = self.of.upstream
         self.uri = self.node.environment.random_source.choice(upstream.uris)
         is_numbered = upstream.ack_mode == "on-confirm"
         here = AmqpUri("amqp://", False, "", 0, None, None, self.of.vhost)
         downstream = await self._connect(here, "downstream", "", {ORIGINS: True} if is_numbered else {})
         if is_numbered:
-            await self.named(downstream, downstream.call(amqp.CONFIRM_SELECT, b"\0"))
+            await named(downstream, downstream.call(amqp.CONFIRM_SELECT, b"\0"))
         self.local_connection = _name_of(downstream)
         wire = await self._connect_upstream()
-        self.takes_origins = is_numbered and ORIGINS.encode() in wire.machine.server_properties
-        limit = downstream.machine.frame_max
-        frame_max = limit if wire.machine.frame_max > limit else 0
-        link = self.link = self.new_link(limit, frame_max)
+        self.takes_origins = is_numbered and both_know(ORIGINS, wire)
+        link = self.link = self.new_link(downstream.machine.frame_max, frame_max_of(wire, downstream))
         running = self.running = RunningLink(self.loop, link, wire, downstream)
         if upstream.ack_mode != "no-ack":
-            await self.named(wire, wire.call(amqp.BASIC_QOS, struct.pack(">IHB", 0, upstream.prefetch, 0)))
-        await self.named(wire, self.begin(wire))
+            await named(wire, wire.call(amqp.BASIC_QOS, struct.pack(">IHB", 0, upstream.prefetch, 0)))
+        await named(wire, self.begin(wire))
         self._become(Life.RUNNING)
         self.has_run = True
         self.upstream = wire
-        self.logged = ""
         logger.info("%s", visible(f"{self.title} runs, from {self.uri.text}"))
         return await running.ended or "it has ended"
 
     async def _connect_upstream(self) -> Wire:
         wire = await self._connect(self.uri, "upstream", self.of.upstream.user, {})
-        await self.named(wire, self.set_up(wire))
+        await named(wire, self.set_up(wire))
         return wire
 
     async def _connect(self, uri: AmqpUri, end: str, user: str, properties: dict[str, bool]) -> Wire:
@@ -270,15 +192,6 @@ class LinkWorker(ABC):
             return await connect(self.node, uri, end, name, user, properties, self.wires.append)
         except BrokerError as error:
             raise BrokerError(f"{end} {uri.text}: {error}") from None
-
-    async def named(self, wire: Wire, asked: Any) -> Any:
-        """Await something asked of a broker, and name the broker if it refuses."""
-        try:
-            return await asked
-        except Closed as error:
-            raise Closed(f"{wire.end} {wire.uri.text}: {error}", error.code, error.of_channel) from None
-        except BrokerError as error:
-            raise BrokerError(f"{wire.end} {wire.uri.text}: {error}") from None
 
     def upstream_cluster(self, wire: Wire) -> str | None:
         """Return the name of the upstream's cluster; None if it does not tell."""

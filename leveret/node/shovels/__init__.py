@@ -1,7 +1,8 @@
 """Shovels of this node: the shell around `leveret.shovel`.
 
 - `supervisor`: runs a worker for each shovel that the metadata assigns to this node; at the leader, assigns them.
-- `worker`: one shovel: connects, sets up both ends, and tries again when something fails.
+- `link_worker`: what workers of shovels and of federation links share: attempts, and why they failed.
+- `worker`: one shovel: connects, and sets up both ends.
 - `running_link`: a link between two open connections.
 - `wire`: a connection of the client over TCP or TLS; `direct`: over a pipe, to this node itself.
 

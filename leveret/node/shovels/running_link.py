@@ -2,6 +2,11 @@
 
 Reading from the source stops for one of three reasons, and goes on when none is left: the destination does not take
 more (`FULL`), it has told so because of an alarm (`BLOCKED`), or it has refused a message (`RESTING`).
+
+**A count that holds.** A link that is to move so many messages and no more (`agree`) has the cluster agree on how many
+were moved before it acknowledges them. If its node dies before that, the source has the messages still and the next
+worker, which goes on with the number that was agreed on, moves and counts them. If its node dies between the two, they
+count and are moved again, so that fewer than wanted may be moved, by those that were under way at most. Never more.
 """
 
 from __future__ import annotations
@@ -15,22 +20,37 @@ from leveret.shovel.link import LinkFault
 if TYPE_CHECKING:
     from leveret.client.machine import BundleDelivery, Delivery
     from leveret.node.shovels.wire import Wire
-    from leveret.shovel.link import Link
+    from leveret.shovel.link import Link, Settlement
 
 FULL: Final = 1
 BLOCKED: Final = 2
 RESTING: Final = 4
 REST_S: Final = 1.0
 
+Agree = Callable[[int, Callable[[str | None], None]], None]  # How many were moved; told None, or why that is refused.
+
 
 class RunningLink:
     """Drives a link until it is done or fails, which `ended` tells: None, or why."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, link: Link, source: Wire, destination: Wire) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        link: Link,
+        source: Wire,
+        destination: Wire,
+        agree: Agree | None = None,
+    ) -> None:
         self.loop = loop
         self.link = link
         self.source = source
         self.destination = destination
+        self.agree = agree
+        self.agreed = 0  # How many messages the cluster knows to be moved by this link,
+        self.is_agreeing = False
+        self.unsettled: list[Settlement] = []  # and what waits for that.
+        self.quiet: asyncio.Future[None] = loop.create_future()  # Nothing does, after it has ended.
+        self.is_stopped = False
         self.paused = 0
         self.blocked_reason = ""
         self.ended: asyncio.Future[str | None] = loop.create_future()
@@ -43,6 +63,22 @@ class RunningLink:
                 self.on_blocked(wire, wire.blocked_reason)
         if link.is_done:
             self._end(None)
+
+    # -- Figures -------------------------------------------------------------------------------------------------
+
+    @property
+    def settled(self) -> int:
+        """How many messages count as moved."""
+        return self.link.forwarded if self.agree is None else self.agreed
+
+    @property
+    def remaining(self) -> int | None:
+        """How many are to be moved until the end; None: there is no end."""
+        return None if self.link.quota is None else max(self.link.quota - self.settled, 0)
+
+    @property
+    def is_done(self) -> bool:
+        return self.link.is_done and not self.is_agreeing and not self.unsettled
 
     # -- Calls by the wires --------------------------------------------------------------------------------------
 
@@ -80,12 +116,49 @@ class RunningLink:
         if wire is self.source:
             self.destination.flush()  # Before anything is acknowledged: `on-publish` means that it was written.
         self._settle()
-        if link.is_done:
+        if self.is_done:
             self._end(None)
 
     def _settle(self) -> None:
+        settlements = self.link.take_settlements()
+        if self.agree is None:
+            self._acknowledge(settlements)
+        else:
+            self.unsettled += settlements
+            self._have_agreed(self.agree)
+
+    def _have_agreed(self, agree: Agree) -> None:
+        """One question at a time: what comes meanwhile is agreed on together."""
+        if self.is_agreeing or not self.unsettled:
+            return
+        count, settlements = self.link.forwarded, self.unsettled
+        self.unsettled = []
+        self.is_agreeing = True
+
+        def then(refused: str | None) -> None:
+            self.is_agreeing = False
+            if refused is not None:
+                self._end(refused)
+            elif self.source.machine.is_open:
+                self.agreed = count
+                self._acknowledge(settlements)
+            if not self.ended.done() and not self.is_stopped:
+                self._have_agreed(agree)
+                if self.is_done:
+                    self._end(None)
+            if not self.is_agreeing and not self.quiet.done():
+                self.quiet.set_result(None)
+
+        agree(count, then)
+
+    async def rest_from_agreeing(self) -> None:
+        """Wait until all that the cluster was asked to agree on is acknowledged. It has ended, so no more is asked."""
+        if self.is_agreeing:
+            await self.quiet
+
+    def _acknowledge(self, settlements: list[Settlement]) -> None:
         machine = self.source.machine
-        for tag, multiple, requeue in self.link.take_settlements():
+        for tag, multiple, requeue in settlements:
             machine.requeue(tag, multiple) if requeue else machine.ack(tag, multiple)
         self.source.flush()
 
@@ -119,11 +192,16 @@ class RunningLink:
         self.link.on_rested()
         self._resume(RESTING)
 
-    def stop(self) -> None:
-        """Take no further messages."""
+    def stop(self, then: Callable[[], None]) -> None:
+        """Take no further messages. `then` is called when all that the cluster agrees on is acknowledged."""
+        self.is_stopped = True
         if self.rest is not None:
             self.rest.cancel()
         self.source.owner = self.destination.owner = None
+        if self.is_agreeing:
+            self.quiet.add_done_callback(lambda _: then())
+        else:
+            then()
 
     def _end(self, reason: str | None) -> None:
         if not self.ended.done():

@@ -1,13 +1,6 @@
-"""The worker of one shovel at this node, for one epoch of its assignment.
+"""The worker of one shovel at this node: see `link_worker`.
 
-    STARTING ─▶ RUNNING ─▶ ENDED (it has moved all that it should)
-        │           │
-        └───────────┴────▶ WAITING for the next attempt ─▶ STARTING
-                           FAILED: there will be none
-
-It connects to the destination, then to the source, sets up queues and bindings, and consumes. If anything fails, both
-connections are given up, the reason is kept for whoever asks, and after a delay it begins anew. It is stopped for good
-when the metadata say so: the next epoch has a worker of its own.
+It connects to the destination, then to the source, sets up queues and bindings, and consumes.
 """
 
 from __future__ import annotations
@@ -16,14 +9,15 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.base.visible_text import visible
 from leveret.client import amqp
 from leveret.client.amqp import BrokerError, short, table
 from leveret.client.machine import Closed
+from leveret.metadata.shovel.commands import ReportWork
 from leveret.metadata.shovel.parameters import NEVER, QUEUE_LENGTH, Shovel, read_shovel
+from leveret.node.shovels.link_worker import NOT_FOUND, ORIGINS, Life, LinkWorker, both_know, frame_max_of, named
 from leveret.node.shovels.running_link import BLOCKED, RESTING, RunningLink
 from leveret.node.shovels.wire import Wire, connect
 from leveret.protocol import bundles
@@ -37,92 +31,57 @@ if TYPE_CHECKING:
     from leveret.base.json_values import Json
     from leveret.metadata.shovel.records import Assignment
     from leveret.metadata.shovel.uris import AmqpUri
+    from leveret.metadata.store import Applied
     from leveret.node.node import Node
 
 logger = logging.getLogger("leveret.shovel")
 
-NOT_FOUND: Final = 404
-ORIGINS: Final = "leveret_origins"
 REPORT_S: Final = 5.0
 FAULTS_SHOWN: Final = 3  # Of several brokers that do not answer.
 
 
-class Life(Enum):
-    """The state of a worker. It goes on as `_LATER` allows."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    WAITING = "terminated"  # Until the next attempt.
-    FAILED = "failed"  # There is none.
-    ENDED = "ended"
-    STOPPED = "stopped"
-
-
-_LATER: Final = {
-    Life.STARTING: (Life.RUNNING, Life.WAITING, Life.FAILED, Life.ENDED, Life.STOPPED),
-    Life.RUNNING: (Life.WAITING, Life.FAILED, Life.ENDED, Life.STOPPED),
-    Life.WAITING: (Life.STARTING, Life.STOPPED),
-    Life.FAILED: (Life.STOPPED,),
-    Life.ENDED: (Life.STOPPED,),
-    Life.STOPPED: (),
+# What listings call its states. What has ended is there until its parameter is cleared.
+_SHOWN: Final = {
+    Life.STARTING: "starting",
+    Life.RUNNING: "running",
+    Life.WAITING: "terminated",
+    Life.FAILED: "terminated",
+    Life.ENDED: "terminated",
+    Life.STOPPED: "starting",
 }
 
 
-# States that listings have no word of their own for. What has ended is there until its parameter is cleared.
-_SHOWN: Final = {Life.FAILED: "terminated", Life.ENDED: "terminated", Life.STOPPED: "starting"}
-
-
-class ShovelWorker:
+class ShovelWorker(LinkWorker):
     """Runs one shovel. `report` tells the metadata how many messages it has moved, and whether it has ended."""
 
     def __init__(
         self, node: Node, assignment: Assignment, value: Json, report: Callable[[ShovelWorker, bool], None]
     ) -> None:
-        self.node = node
-        self.loop = node.loop
-        self.assignment = assignment
+        super().__init__(node, assignment, logger, "it connects to both brokers")
         self.report = report
-        self.life = Life.STARTING
-        self.reason = "it connects to both brokers"
-        self.since_ms = node.environment.wall_ms()
-        self.next_ms: int | None = None  # The time of day of the next attempt.
-        self.moved_before = assignment.forwarded  # By links before the present one.
-        self.bytes_before = 0
+        self.moved_before = assignment.forwarded
         self.reported = assignment.forwarded
         self.reported_at = self.loop.time()
         self.stopped_at = 0.0
-        self.running: RunningLink | None = None
-        self.wires: list[Wire] = []
         self.uris: tuple[str, str] = ("", "")
-        self.shovel: Shovel | None = None
         try:
             self.shovel = read_shovel(value)
         except ValueError as error:
             self._become(Life.FAILED, f"its parameters are invalid: {error}")
-            self.task: asyncio.Task[None] | None = None
             return
-        self.retries = Retries(self.shovel.reconnect_delay_s)
-        self.task = self.loop.create_task(self._run(self.shovel), name=f"shovel {assignment.name}")
+        self._begin(Retries(self.shovel.reconnect_delay_s))
 
     @property
     def name(self) -> str:
         return self.assignment.name
 
     @property
-    def is_stopped(self) -> bool:
-        return self.life is Life.STOPPED
+    def title(self) -> str:
+        return f"shovel '{self.name}' in vhost '{self.assignment.vhost}'"
 
     def was_halted_for(self, seconds: float) -> bool:
         """Tell whether it was stopped so long ago, and is still the one that should run."""
         return self.is_stopped and self.loop.time() - self.stopped_at > seconds
-
-    def _become(self, life: Life, reason: str = "") -> None:
-        assert life in _LATER[self.life], (self.life, life)
-        self.life = life
-        self.reason = reason
-        self.since_ms = self.node.environment.wall_ms()
-        if life is not Life.WAITING:
-            self.next_ms = None
 
     def stop(self) -> None:
         """End for good: another epoch has begun, or this node may not run it now."""
@@ -135,34 +94,24 @@ class ShovelWorker:
 
     # -- Figures -------------------------------------------------------------------------------------------------
 
-    @property
-    def forwarded(self) -> int:
-        return self.moved_before + (0 if self.running is None else self.running.link.forwarded)
-
     def status(self) -> dict[str, Any]:
         """Return what listings show of it, without what the metadata know."""
         running = self.running
-        link = None if running is None else running.link
-        state, reason = _SHOWN.get(self.life, self.life.value), self.reason
+        state, reason = _SHOWN[self.life], self.reason
         if running is not None and running.paused & BLOCKED:
             state, reason = "blocked", f"the destination is blocked: {running.blocked_reason}"
         elif running is not None and running.paused & RESTING:
             state, reason = "flow", "the destination refuses messages: is its queue full?"
         elif running is not None and running.paused:
             state, reason = "flow", "the destination does not take more for now"
-        shown = {
+        return {
             "state": state,
             "reason": reason,
-            "since_ms": self.since_ms,
-            "next_ms": self.next_ms,
-            "forwarded": self.forwarded,
-            "pending": 0 if link is None else link.pending,
-            "remaining": None if link is None else link.remaining,
-            "bytes": self.bytes_before + (0 if link is None else link.bytes),
+            "remaining": None if running is None else running.remaining,
             "src_uri": self.uris[0],
             "dest_uri": self.uris[1],
+            **self.figures(),
         }
-        return shown
 
     def on_tick(self) -> None:
         """Report how far it is, now and then."""
@@ -173,82 +122,41 @@ class ShovelWorker:
 
     # -- Attempts ------------------------------------------------------------------------------------------------
 
-    async def _run(self, shovel: Shovel) -> None:
-        while not self.is_stopped:
-            began = self.loop.time()
-            try:
-                reason = await self._attempt(shovel)
-            except BrokerError as error:
-                reason = str(error)
-            except Exception as error:  # A bug must end this attempt only, and be logged.
-                logger.exception("shovel '%s' in vhost '%s': internal error", self.name, self.assignment.vhost)
-                reason = f"internal error: {error!r}"
-            ran_s = self.loop.time() - began if self.life is Life.RUNNING else 0.0
-            self._drop_link()
-            if self.is_stopped:
-                return
-            if reason is None:
-                self._become(Life.ENDED, "it has moved all that it should")
-                self.report(self, True)
-                return
-            delay_s = self.retries.on_failed(ran_s)
-            self._log_failure(reason, delay_s)
-            if delay_s is None:
-                self._become(Life.FAILED, reason)
-                return
-            self._become(Life.WAITING, reason)
-            self.next_ms = self.node.environment.wall_ms() + int(delay_s * 1000)
-            await asyncio.sleep(delay_s)
-            self._become(Life.STARTING, f"it connects again after: {reason}")
+    def _on_ended(self) -> None:
+        self.report(self, True)
 
-    def _log_failure(self, reason: str, delay_s: float | None) -> None:
-        again = "it is not tried again" if delay_s is None else f"next attempt in {delay_s:g} s"
-        text = f"shovel '{self.name}' in vhost '{self.assignment.vhost}' failed: {reason}; {again}"
-        logger.warning("%s", visible(text))  # The far broker may have told the reason.
-
-    def _drop_link(self) -> None:
-        running, self.running = self.running, None
-        if running is not None:
-            running.stop()
-            self.moved_before += running.link.forwarded
-            self.bytes_before += running.link.bytes
-        wires, self.wires = self.wires, []
-        for wire in wires:
-            wire.close()
-
-    async def _attempt(self, shovel: Shovel) -> str | None:
-        """Return None when all is moved that should be, or why it cannot go on. Raises BrokerError."""
+    async def _attempt(self) -> str | None:
+        shovel = self.shovel
         numbered = {ORIGINS: True} if shovel.ack_mode == "on-confirm" else {}
         destination = await self._connect(shovel.dest_uris, "destination", numbered)
         source = await self._connect(shovel.src_uris, "source", {})
         self.uris = (source.uri.text, destination.uri.text)
-        knows = _both_know(ORIGINS, source, destination)
-        await self._named(destination, self._set_up_destination(shovel, destination))
-        queue, length = await self._named(source, self._set_up_source(shovel, source))
+        knows = both_know(ORIGINS, source, destination)
+        await named(destination, self._set_up_destination(shovel, destination))
+        queue, length = await named(source, self._set_up_source(shovel, source))
         quota = self._quota(shovel, length)
         if quota == 0:
             return None
-        link = Link(shovel.ack_mode, _target(shovel), self._rewriter(shovel), quota, _frame_max(source, destination))
-        running = self.running = RunningLink(self.loop, link, source, destination)
+        link = Link(shovel.ack_mode, _target(shovel), self._rewriter(shovel), quota, frame_max_of(source, destination))
+        agree = self._agree if isinstance(shovel.delete_after, int) else None
+        running = self.running = RunningLink(self.loop, link, source, destination, agree)
         prefetch = struct.pack(">IHB", 0, shovel.prefetch, 0)
-        await self._named(source, source.call(amqp.BASIC_QOS, prefetch))
+        await named(source, source.call(amqp.BASIC_QOS, prefetch))
         arguments = dict(shovel.src_consumer_args)
         if knows and bool(numbered):
             arguments["x-leveret-origin"] = True
-            if link.takes_bundles and _both_know(bundles.CAPABILITY, source, destination):
+            if link.takes_bundles and both_know(bundles.CAPABILITY, source, destination):
                 arguments[bundles.ARGUMENT] = True
                 source.machine.await_bundles()
         consume = b"\0\0" + short(queue) + short(shovel.src_consumer_name)
         flags = 0 if link.acknowledges else amqp.NO_ACK
-        await self._named(source, source.call(amqp.BASIC_CONSUME, consume + bytes((flags,)) + table(arguments)))
+        await named(source, source.call(amqp.BASIC_CONSUME, consume + bytes((flags,)) + table(arguments)))
         self._become(Life.RUNNING)
-        source_uri, target_uri = self.uris
-        text = f"shovel '{self.name}' in vhost '{self.assignment.vhost}' runs from {source_uri} to {target_uri}"
-        logger.info("%s", visible(text))
+        logger.info("%s", visible(f"{self.title} runs from {source.uri.text} to {destination.uri.text}"))
         reason = await self._ended(running, shovel.delete_after_s)
         if reason is None and link.acknowledges:
             # Its answer says that the acknowledgements before it have been heard.
-            await self._named(source, source.call(amqp.BASIC_QOS, prefetch))
+            await named(source, source.call(amqp.BASIC_QOS, prefetch))
         return reason
 
     async def _ended(self, running: RunningLink, duration_s: int | None) -> str | None:
@@ -261,6 +169,19 @@ class ShovelWorker:
             running.link.quota = running.link.published  # What is under way is waited for.
             running.on_input(running.destination)
             return await running.ended
+
+    def _agree(self, moved: int, then: Callable[[str | None], None]) -> None:
+        """Have the cluster know how many messages the present link has moved."""
+        total = self.moved_before + moved
+        assignment = self.assignment
+
+        def on_agreed(applied: Applied) -> None:
+            refused = applied.refused
+            if refused is None:
+                self.reported, self.reported_at = max(self.reported, total), self.loop.time()
+            then(None if refused is None else f"the count of messages was not agreed on: {refused.text}")
+
+        self.node.propose(ReportWork(*assignment.key, assignment.epoch, total), on_agreed)
 
     def _quota(self, shovel: Shovel, length: int) -> int | None:
         if shovel.delete_after == NEVER:
@@ -295,13 +216,6 @@ class ShovelWorker:
                 self.wires.pop().close()
         more = f"; and {len(faults) - FAULTS_SHOWN} others" if len(faults) > FAULTS_SHOWN else ""
         raise BrokerError("; ".join(faults[:FAULTS_SHOWN]) + more)
-
-    async def _named(self, wire: Wire, asked: Any) -> Any:
-        """Await something asked of a broker, and name the broker if it refuses."""
-        try:
-            return await asked
-        except BrokerError as error:
-            raise BrokerError(f"{wire.end} {wire.uri.text}: {error}") from None
 
     async def _set_up_destination(self, shovel: Shovel, wire: Wire) -> None:
         if shovel.dest_queue is not None:
@@ -353,13 +267,3 @@ def _target(shovel: Shovel) -> Target:
         # Mandatory, since a queue that was deleted meanwhile would swallow messages.
         return Target("", shovel.dest_queue, mandatory=shovel.ack_mode == "on-confirm")
     return Target(shovel.dest_exchange, shovel.dest_exchange_key)
-
-
-def _frame_max(source: Wire, destination: Wire) -> int:
-    """Return the destination's limit if frames of the source may exceed it; 0: they cannot."""
-    wanted = destination.machine.frame_max
-    return wanted if source.machine.frame_max > wanted else 0
-
-
-def _both_know(capability: str, *wires: Wire) -> bool:
-    return all(capability.encode() in wire.machine.server_properties for wire in wires)

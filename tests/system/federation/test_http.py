@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +10,7 @@ import pytest
 
 import leveret.testing
 from leveret.testing import Broker
-from tests.support.servers import until
+from tests.support.servers import call_api, until
 
 UPSTREAM = "parameters/federation-upstream/%2F/u"
 SET = "parameters/federation-upstream-set/%2F/s"
@@ -29,18 +26,7 @@ def broker() -> Iterator[Broker]:
 
 
 def ask(broker: Broker, method: str, path: str, body: Any = None, user: str = "guest") -> tuple[int, Any]:
-    request = urllib.request.Request(f"http://127.0.0.1:{broker.ports['management']}/api/{path}", method=method)
-    request.add_header("authorization", "Basic " + base64.b64encode(f"{user}:{user}".encode()).decode())
-    request.add_header("content-type", "application/json")
-    data = None if body is None else json.dumps(body).encode()
-    try:
-        with urllib.request.urlopen(request, data, timeout=30) as answer:
-            text = answer.read()
-            return answer.status, json.loads(text) if text else None
-    except urllib.error.HTTPError as error:
-        with error:
-            text = error.read()
-            return error.code, json.loads(text) if text else None
+    return call_api(broker.ports["management"], method, path, body, user)
 
 
 def federate(broker: Broker, **definition: str) -> int:

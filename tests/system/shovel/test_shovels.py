@@ -177,7 +177,7 @@ def test_a_lost_far_broker_comes_back(here: Site, far: Site) -> None:
     far.broker.restart()
     here.fill("a", 10, first=10)
     until(lambda: far.broker.is_running and far.count("b") == 20, "it to be so")
-    assert here.statuses()["s"]["forwarded"] >= 20
+    until(lambda: here.statuses()["s"]["forwarded"] >= 20, "all to be confirmed")
 
 
 def test_a_destination_queue_that_is_deleted_loses_nothing(here: Site, far: Site) -> None:

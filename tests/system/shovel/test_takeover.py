@@ -25,9 +25,11 @@ from tests.support.networks import Archipelago, Islander, Network, why_not
 from tests.support.servers import until
 from tests.system.partitions.soak import set_strategy
 from tests.system.shovel.conftest import Site
+from tests.system.shovel.test_once import COUNT, publish
 
 CONFIG = "net_ticktime = 1"
 TAKEOVER_S = 1.0
+PREFETCH = 50
 TRIES = 3  # A busy machine may make one attempt slow, and never all of them.
 
 
@@ -68,10 +70,10 @@ class Feed:
                 self.confirmed.append(body)
 
 
-def set_shovel(node: Member, source: str, destination: str) -> None:
+def set_shovel(node: Member, source: str, destination: str, **keys: Any) -> None:
     value = {
-        "src-uri": source, "src-queue": "a", "dest-uri": destination, "dest-queue": "b", "src-prefetch-count": 50,
-        "reconnect-delay": 0.1,
+        "src-uri": source, "src-queue": "a", "dest-uri": destination, "dest-queue": "b", "src-prefetch-count": PREFETCH,
+        "reconnect-delay": 0.1, **keys,
     }  # fmt: skip
     node.control("set_parameter", vhost="/", component="shovel", name="s", value=value)
 
@@ -190,6 +192,55 @@ def test_a_rolling_restart_and_changes_of_the_leader(nodes: Cluster, here: Site,
     nodes.leader()
     await_news(far, feed)
     worker_of(nodes)
+
+
+# -- A number of messages ------------------------------------------------------------------------------------------
+
+
+def test_a_kill_loses_nothing_of_the_count(nodes: Cluster, here: Site, far: Site) -> None:
+    """The cluster knows how many messages were moved before they are acknowledged."""
+    nodes.mend()
+    here.queue("a")
+    far.queue("b")
+    set_shovel(nodes[0], here.url, far.url, **{"src-delete-after": 250})
+    for moved in (100, 200):
+        runner = worker_of(nodes)
+        publish(here.url, 100)
+        until(lambda moved=moved: far.count("b") == moved and here.count("a") == 0, "all to be moved")  # type: ignore[misc]
+        runner.kill()
+        (row,) = worker_of(nodes).control("local_shovels")["running"]
+        assert (row["forwarded"], row["remaining"]) == (moved, 250 - moved)
+        nodes.start()
+    publish(here.url, 100)
+    until(lambda: not nodes[0].control("shovel_status"), "it to end")
+    assert (far.count("b"), here.count("a")) == (250, 50)
+
+
+def test_no_kill_in_the_midst_makes_it_move_more(tmp_path: Path) -> None:
+    """The node has source and destination too: acknowledgements may be lost with it, and then count twice."""
+    wanted, kills = 3_000, 0
+    alone = Cluster(tmp_path, size=1)
+    node = alone[0]
+    try:
+        alone.start()
+        publish(f"amqp://127.0.0.1:{node.port}", COUNT)
+        set_shovel(node, "amqp://", "amqp://", **{"src-delete-after": wanted})
+
+        def counts() -> dict[str, int]:
+            rows = node.control("list_queues", vhost="/", columns=["name", "messages"], after=None)["rows"]
+            return {name: count for name, count in rows}
+
+        for part in (200, 1_200):
+            until(lambda part=part: counts().get("b", 0) > part, f"{part} messages")  # type: ignore[misc]
+            node.kill()
+            kills += 1
+            alone.start()
+        until(lambda: not node.control("shovel_status"), "it to end")
+        until(lambda: sum(counts().values()) == COUNT, "all to be where they should")
+        print("moved after two kills:", counts()["b"])
+        assert wanted - kills * PREFETCH <= counts()["b"] <= wanted
+    finally:
+        alone.end()
 
 
 # -- A network that parts ------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -85,7 +86,7 @@ async def test_all_reasons_must_be_gone_before_it_reads_again() -> None:
     assert running.paused == RESTING and not transport.reads
     running._on_rested()
     assert not running.paused and transport.reads
-    running.stop()
+    running.stop(lambda: None)
 
 
 async def test_what_was_confirmed_with_the_last_bytes_is_acknowledged() -> None:
@@ -99,3 +100,87 @@ async def test_what_was_confirmed_with_the_last_bytes_is_acknowledged() -> None:
     assert "320 bye" in str(running.ended.result())
     assert running.link.forwarded == 2
     assert cast(Transport, source.transport).written == [amqp.ack_through(2)]
+
+
+class Cluster:
+    """Agrees on counts when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, Callable[[str | None], None]]] = []
+
+    def agree(self, moved: int, then: Callable[[str | None], None]) -> None:
+        self.asked.append((moved, then))
+
+    def answer(self, refused: str | None = None) -> int:
+        moved, then = self.asked.pop(0)
+        then(refused)
+        return moved
+
+
+def counted(quota: int) -> tuple[RunningLink, Cluster, list[bytes], Wire]:
+    """A link whose messages were all published, its cluster, what the source is sent, and the destination."""
+    source, destination, cluster = wire("source"), wire("destination"), Cluster()
+    link = Link("on-confirm", Target("", "b"), quota=quota)
+    running = RunningLink(asyncio.get_running_loop(), link, source, destination, cluster.agree)
+    link.delivered = link.published = quota
+    return running, cluster, cast(Transport, source.transport).written, destination
+
+
+def confirm(destination: Wire, number: int) -> None:
+    destination.data_received(amqp.method(amqp.BASIC_ACK, struct.pack(">QB", number, 1)))
+
+
+async def test_nothing_is_acknowledged_before_the_cluster_has_agreed_on_the_count() -> None:
+    running, cluster, sent, destination = counted(5)
+    for number in (1, 2, 3):
+        confirm(destination, number)
+    assert (sent, running.settled, running.remaining, len(cluster.asked)) == ([], 0, 5, 1)
+    assert cluster.answer() == 1
+    assert (sent, running.settled, running.remaining) == ([amqp.ack_through(1)], 1, 4)
+    assert cluster.answer() == 3  # What came meanwhile is agreed on together.
+    assert sent[1:] == [amqp.ack_through(2), amqp.ack_through(3)] and not cluster.asked
+    confirm(destination, 5)
+    assert not running.ended.done(), "it is done when the last are acknowledged"
+    assert cluster.answer() == 5
+    assert running.ended.result() is None and running.settled == 5
+
+
+async def test_a_count_that_is_refused_ends_the_link() -> None:
+    running, cluster, sent, destination = counted(5)
+    confirm(destination, 5)
+    cluster.answer("another worker has taken over")
+    assert (running.ended.result(), sent, running.settled) == ("another worker has taken over", [], 0)
+
+
+async def test_a_link_that_is_stopped_acknowledges_what_it_has_asked_for_and_no_more() -> None:
+    running, cluster, sent, destination = counted(5)
+    closed: list[str] = []
+    confirm(destination, 2)
+    confirm(destination, 3)
+    running.stop(lambda: closed.append("closed"))
+    confirm(destination, 4)
+    assert not closed
+    cluster.answer()
+    await asyncio.sleep(0)
+    assert (sent, running.settled, closed, cluster.asked) == ([amqp.ack_through(2)], 2, ["closed"], [])
+
+
+async def test_a_link_that_has_failed_rests_when_what_it_has_asked_for_is_answered() -> None:
+    running, cluster, sent, destination = counted(5)
+    confirm(destination, 2)
+    destination.connection_lost(None)
+    resting = asyncio.ensure_future(running.rest_from_agreeing())
+    await asyncio.sleep(0)
+    assert running.ended.done() and not resting.done()
+    cluster.answer()
+    await resting
+    assert (sent, running.settled) == ([amqp.ack_through(2)], 2)
+
+
+async def test_what_the_source_cannot_be_told_any_more_does_not_count() -> None:
+    running, cluster, sent, destination = counted(5)
+    confirm(destination, 2)
+    running.source.connection_lost(None)
+    cluster.answer()
+    await running.rest_from_agreeing()
+    assert (sent, running.settled) == ([], 0)
