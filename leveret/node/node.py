@@ -88,6 +88,7 @@ SPARES_KEPT_S: Final = 60.0  # Time without a write after which the log's spare 
 LEADERLESS_TICKS_MAX: Final = 250
 CONTENT_GROWTH_MAX: Final = 64 << 20  # Growth of contents in memory after which memory is measured.
 UNBLOCKED_MAX: Final = 16  # Publishers that are unblocked in one turn after an alarm.
+AHEAD_BYTES: Final = 256 << 10  # Zeros that the log writes ahead at once.
 SERVED_FIRST_MAX: Final = 8  # Clients whose output is written before a commit is begun, or what follows one.
 LOOK_BYTES_MIN: Final = 1 << 20  # Bytes written between two looks at the free disk space, at least.
 
@@ -138,7 +139,9 @@ class Node(consensus.ConsensusNode):
             environment.memory_used,
             environment.disk.free_bytes,
         )
-        log = Log(environment.disk, MESSAGES, LogOptions(segment_bytes=settings.segment_bytes, sync=settings.fsync))
+        ahead_bytes = min(AHEAD_BYTES, settings.segment_bytes // 64)
+        options = LogOptions(segment_bytes=settings.segment_bytes, sync=settings.fsync, ahead_bytes=ahead_bytes)
+        log = Log(environment.disk, MESSAGES, options)
         # Which queues exist is known for certain only in `prepare`; until then no messages may be deleted.
         log.recover(None, logger.info)
         self.storage = Storage(environment, log, self.turn, self._on_safe, self._on_disk_full, self.on_fatal)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from leveret.storage.format.errors import Damage
 from leveret.storage.log import Log, LogOptions
-from leveret.storage.recovery import Recovery
+from leveret.storage.recovery import Recovery, is_empty
 from leveret.storage.segments.disk import Disk
+from leveret.storage.segments.segment import segment_path
 
 
 @dataclass
@@ -88,7 +89,10 @@ def _read(disk: Disk, folder: str) -> tuple[Recovery, Log, Report]:
     recovery.run(use_indexes=False)
     log = Log(disk, folder, LogOptions())
     for found in recovery.segments:
-        if found.torn is not None and found is recovery.segments[-1]:
+        if found.torn is None or found is not recovery.segments[-1]:
+            continue
+        path = segment_path(folder, found.index.segment)
+        if not is_empty(disk, path, found.index.length, found.size):
             notes.append(f"segment {found.index.segment:016x}: an unfinished write at {found.index.length}")
     recovery.fold_into(log, recovery.all_queues())
     report = Report(

@@ -100,6 +100,7 @@ class LogOptions:
     sparse_percent: int = 25  # Segments with a smaller live part are emptied.
     compact_bytes: int = 4 << 20  # The bytes that one compaction job reads and the log writes again.
     checkpoint_segments: int = 8  # There is a checkpoint at least every so many new segments.
+    ahead_bytes: int = 0  # Zeros that are written behind a small group, for the next ones to overwrite.
 
     def __post_init__(self) -> None:
         if not 1 <= self.segment_bytes <= 1 << 31 or not 1 <= self.group_bytes <= 1 << 28:
@@ -112,7 +113,8 @@ class Segment(Share):
     """A segment file of the log."""
 
     __slots__ = (
-        "number", "length", "synced", "blocks", "pins", "created", "recycled", "sealed", "indexed", "bad", "queues",
+        "number", "length", "synced", "blocks", "reach", "pins", "created", "recycled", "sealed", "indexed", "bad",
+        "queues",
     )  # fmt: skip
 
     def __init__(self, number: int) -> None:
@@ -121,6 +123,7 @@ class Segment(Share):
         self.length = 0
         self.synced = 0
         self.blocks = 0
+        self.reach = 0  # Its file has at least this size: what is written up to here does not extend it.
         self.pins = 0  # The number of jobs that read from it.
         self.created = False
         self.recycled = False
@@ -149,6 +152,10 @@ class Segment(Share):
 
     def sync_to(self, length: int) -> None:
         self.synced = max(self.synced, length)
+
+    def reach_to(self, size: int) -> None:
+        """Note the size of its file."""
+        self.reach = max(self.reach, size)
 
     def recycle(self) -> None:
         """Note that its file has stale bytes behind its end."""
@@ -477,13 +484,17 @@ class Log:
         sync = self.options.sync == "always" or self._sync_due
         write = Write(self.folder, segment.number, segment.length, segment.synced, entries, sync)
         write.follow(before.length if before else 0, self.chain)
-        spare = None
+        spare, reach = None, segment.reach
         if not segment.created:
             unsynced = before.number if before is not None and before.synced < before.length else None
             spare = min(self.spares) if self.spares and not segment.recycled else None
             write.create(unsynced, spare)
+            reach = self.spares[spare] if spare is not None else reach
         if segment.recycled or spare is not None:
             write.overwrite()
+        group_bytes = sum(entry.bytes for entry in entries)
+        if sync and segment.length + group_bytes > reach and 0 < group_bytes < self.options.ahead_bytes // 4:
+            write.write_ahead(self.options.ahead_bytes)
         return write
 
     def _full(self, segment: Segment) -> bool:
@@ -501,7 +512,7 @@ class Log:
                 self.current.sync_to(self.current.length)
             self.current = segment
         if write.spare is not None and write.opened:
-            self.spares.pop(write.spare, None)
+            segment.reach_to(self.spares.pop(write.spare, 0))
             segment.recycle()
         return segment
 
@@ -518,6 +529,7 @@ class Log:
         self._writing_bytes = 0
         segment = self._opened(job)
         segment.extend(job.length, len(job.entries), job.sync)
+        segment.reach_to(job.reach)
         if job.entries:
             self.chain = job.crc
             self.appended_bytes += job.length

@@ -323,9 +323,10 @@ class Recovery:
             last = self.segments[-1]
             path = segment_path(self.folder, last.index.segment)
             if last.torn is not None:
-                cut = last.size - last.index.length
-                self.progress(f"{path}: {cut} bytes of an unfinished write cut off at {last.index.length}")
-                self.disk.truncate(path, last.index.length)
+                end = last.index.length
+                if not is_empty(self.disk, path, end, last.size):
+                    self.progress(f"{path}: {last.size - end} bytes of an unfinished write cut off at {end}")
+                self.disk.truncate(path, end)
                 log.segment_table[last.index.segment].recycled = False
             self._write_again(path, last.synced, last.index.length)
         changed = False
@@ -340,6 +341,16 @@ class Recovery:
                 changed = True
         if changed:
             self.disk.sync_folder(folder)
+
+
+def is_empty(disk: Disk, path: str, start: int, end: int) -> bool:
+    """Return whether these bytes of a file are zeros: written ahead, not part of an unfinished write."""
+    while start < end:
+        data = disk.read(path, start, min(end - start, _PIECE_BYTES))
+        if data.count(0) != len(data) or not data:
+            return False
+        start += len(data)
+    return True
 
 
 def _less(columns: Columns, offsets: set[int]) -> Columns:

@@ -13,6 +13,7 @@ from leveret.storage.segments.disk_jobs import Checkpoint, Load, Reclaim, Write
 from simulation.core.disk import FaultyDisk
 
 SMALL = LogOptions(segment_bytes=2000)
+FIRST = "log/segments/0000000000000001.log"
 
 
 class Node:
@@ -297,6 +298,57 @@ def test_a_full_disk_loses_nothing() -> None:
     node.disk.capacity_bytes = 1 << 30
     assert node.flush() == blocks
     assert node.restart([1, 2]).queue(1).count == 11
+
+
+def test_small_groups_overwrite_zeros_that_were_written_ahead() -> None:
+    node = Node(LogOptions(ahead_bytes=8000))
+    node.append(1)
+    node.flush()
+    size = node.disk.size(FIRST)
+    for _ in range(10):
+        node.append(1)
+        node.flush()
+        assert node.disk.size(FIRST) == size
+    notes: list[str] = []
+    log = Log(node.disk, "log", node.options)
+    log.recover([1], notes.append)
+    assert list(log.queue(1).live) == [(1, 11)] and not any("cut off" in note for note in notes)
+
+
+def test_large_groups_write_nothing_ahead() -> None:
+    node = Node(LogOptions(ahead_bytes=8000))
+    node.append(100)
+    node.flush()
+    assert node.disk.size(FIRST) == node.log.disk_bytes
+
+
+def test_a_spare_file_is_overwritten_to_its_end_before_zeros_are_written() -> None:
+    node = Node(LogOptions(segment_bytes=4000, ahead_bytes=8000))
+    for _ in range(2):
+        node.append(60)
+        node.flush()
+    node.append(0, [(1, 120)])
+    node.settle_down()
+    assert node.log.spares
+    size = min(node.log.spares.values())
+    node.append(60)
+    node.flush()
+    node.append(1)
+    node.flush()
+    name = max(name for name in node.disk.names("log/segments") if name.endswith("log"))
+    assert node.disk.size(f"log/segments/{name}") < size + 8000
+    assert node.restart().queue(1).count == 61
+
+
+def test_a_group_is_written_without_zeros_if_there_is_no_space_for_both() -> None:
+    node = Node(LogOptions(ahead_bytes=8000))
+    node.append(1)
+    node.disk.capacity_bytes = node.disk.capacity_bytes - node.disk.free_bytes() + 2000
+    assert len(node.flush()) == 1
+    assert node.disk.size(FIRST) == node.log.disk_bytes
+    node.append(1)
+    assert len(node.flush()) == 1
+    assert node.restart().queue(1).count == 2
 
 
 def test_a_full_disk_gets_the_spare_files_back() -> None:

@@ -117,6 +117,7 @@ class World:
             spares_max=rng.choice([0, 1, 4]),
             compact_bytes=rng.choice([200, 2000]),
             checkpoint_segments=rng.choice([1, 3, 8]),
+            ahead_bytes=rng.choice([0, 2000, 8000]),
         )
         self.queues: dict[int, ModelQueue] = {}
         self.order = 0
