@@ -42,11 +42,11 @@ STAGES: Final = (
     ("turn", "until the turn"),
     ("taking", "delivery to the consumer, socket written"),
     ("submitted", "the block, the group"),
-    ("performing", "hand-over to the thread that writes"),
-    ("writing", "that thread's own work: the group's bytes"),
+    ("performing", "hand-over to the thread that writes, if the loop does not"),
+    ("writing", "the group's bytes"),
     ("syncing", "write to the page cache"),
     ("synced", "sync of the disk"),
-    ("committed", "hand-over to the event loop"),
+    ("committed", "hand-over to the event loop, if it did not wait"),
     ("flushing", "confirm made"),
     ("confirmed", "socket written, the kernel, the client's wake-up"),
 )
@@ -90,7 +90,8 @@ def run_node(file: str, arguments: Sequence[str]) -> None:
     notes.wrap(AmqpSocket, "flush", "flushing")
     notes.wrap(Node, "turn", "turn")
     notes.wrap(Storage, "_take_blocks", "taking")
-    notes.wrap(DiskThread, "submit", "", "submitted")
+    notes.wrap(DiskThread, "submit", "submitted")
+    notes.wrap(DiskThread, "perform", "submitted")
     notes.wrap(Write, "perform", "performing")
     notes.wrap(FileDisk, "write", "writing")
     notes.wrap(FileDisk, "sync", "syncing", "synced")

@@ -145,6 +145,7 @@ class Node(consensus.ConsensusNode):
         # Which queues exist is known for certain only in `prepare`; until then no messages may be deleted.
         log.recover(None, logger.info)
         self.storage = Storage(environment, log, self.turn, self._on_safe, self._on_disk_full, self.on_fatal)
+        self.storage.may_stall = self._is_alone
         self.metadata = Metadata()
         self.cluster = Cluster(settings, environment, peers, me, consensus_log, recovered, self.metadata, self)
         self.ticker = self.cluster.consensus.ticker
@@ -255,6 +256,10 @@ class Node(consensus.ConsensusNode):
             ),
         ]
 
+    def _is_alone(self) -> bool:
+        """Returns whether no other node waits for signs of life from this one."""
+        return len(self.cluster.raft.membership.members) == 1
+
     # -- The turn ------------------------------------------------------------------------------------------------
 
     def schedule(self) -> None:
@@ -325,8 +330,8 @@ class Node(consensus.ConsensusNode):
             self._write_out()
         if self.storage.should_wait(broker):
             self.storage.wait(broker)
-        else:
-            self.storage.commit(broker)
+        elif self.storage.commit(broker):
+            self.schedule()  # There is a turn after each commit.
         grown_bytes = broker.content_bytes - self.looked_at_content_bytes
         if self.storage.log.appended_bytes > self.look_at_bytes or grown_bytes > CONTENT_GROWTH_MAX:
             self.look()

@@ -1,7 +1,21 @@
 """Writes messages to the log by group commits, and reads them back.
 
-One commit is under way at a time, in a thread of its own; what changes meanwhile gathers and makes up the next one. So
-the size of a commit follows from the load, and an idle node's commit begins at once.
+One commit is under way at a time; what changes meanwhile gathers and makes up the next one. So the size of a commit
+follows from the load, and an idle node's commit begins at once.
+
+A large commit is done by a thread, while the loop goes on. For a small one that costs more than it gains. The
+hand-overs take half as long as the sync of a fast disk; and a loop that goes on takes each message that arrives in a
+turn of its own, which at 5,000 messages a second needs all of a core, so that everything waits for the loop. So the
+loop waits for a small commit (`AWAITED_BYTES_MAX`), once the output of its clients is written, and handles what arrived
+meanwhile in one turn. There are two ways to wait:
+
+- A node that is alone does the commit in its loop. If the disk hangs, so does the node until the disk answers; nothing
+  could be confirmed meanwhile, and no other node waits for signs of life.
+- A node of a cluster would be taken for lost. Its thread does the commit, and the loop waits for the thread, for
+  `AWAITED_S_MAX` at most.
+
+After a commit that took longer than `AWAITED_S_MAX` the loop does not wait for the next one, after another such commit
+for the next two, then four, and so on: a slow disk stops the loop for one commit of `UNAWAITED_MAX`.
 
 Acknowledgements alone are no reason for a commit: nobody waits until they are on disk. They wait for the next commit
 that somebody waits for, `PATIENCE_S` at most. Otherwise a publish would often have to wait for the sync of an
@@ -12,8 +26,8 @@ last one ended, half of the window would always be under way and the other half 
 confirmed something, the next one lets as many publishes arrive as were confirmed, for as long as the last commit took
 at most, and never more than `GATHER_S_MAX`. Only publishers that wait for the disk anyway wait for this: for the first
 publish of an idle node, or single publishes one after the other, the number is already reached. Publishers that send at
-their own pace do not answer confirms: after a wait in which less than half of the number came, some commits begin
-without one.
+their own pace do not answer confirms: after a wait in which less than four fifths of the number came, some commits
+begin without one.
 
 When a commit is done, its confirms are sent before anything else is done about it, if they go to a few clients only.
 
@@ -49,6 +63,9 @@ PENDING_BYTES_MAX: Final = 16 << 20  # Bytes waiting for the disk above which pu
 BLOCKS_MAX: Final = 512  # The most queues whose changes one commit takes.
 GATHER_S_MAX: Final = 0.0004
 UNGATHERED_MAX: Final = 16  # Commits that begin without a wait after waits in vain.
+AWAITED_S_MAX: Final = 0.001  # How long the loop waits for a commit at most.
+AWAITED_BYTES_MAX: Final = 32 << 10  # The loop waits only for commits of this size.
+UNAWAITED_MAX: Final = 256  # Commits that the loop does not wait for after waits in vain.
 PATIENCE_S: Final = 0.005  # How long acknowledgements wait for a commit that somebody waits for.
 RETRY_S: Final = 1.0
 DRAIN_S: Final = 10.0
@@ -79,13 +96,17 @@ class Storage:
         self.reader = environment.worker("leveret-reader")
         self.background = environment.worker("leveret-keeper")
         self.committing = False
+        self.awaiting = False  # `commit` waits for the disk.
+        self.may_stall: Callable[[], bool] = lambda: False  # Whether nobody minds if the loop stands still for long.
+        self.unawaited = 0  # The loop does not wait for so many commits.
+        self.unawaited_next = 1  # And for so many after the next wait in vain.
         self.full = False  # The last write found no space.
         self.retrying = False
         self.began = 0.0  # When the last commit was begun.
         self.commits = 0
         self.commits_s = 0.0  # The time that all commits have taken.
         self.gather_for = 0  # The next commit waits until so many publishes have arrived.
-        self.gather_half = 0  # If fewer publishes than this have arrived, the wait was in vain.
+        self.gather_enough = 0  # If fewer publishes than this have arrived, the wait was in vain.
         self.gather_until = 0.0  # The next commit does not wait beyond this time.
         self.ungathered = 0  # So many commits begin without such a wait.
         self.ungathered_next = 1  # And so many after the next wait in vain.
@@ -127,10 +148,10 @@ class Storage:
         elif not self.committing:
             self.on_turn()
 
-    def commit(self, broker: Broker) -> None:
-        """Begins a commit, unless one is under way."""
+    def commit(self, broker: Broker) -> bool:
+        """Begins a commit, unless one is under way. Returns whether it is done already."""
         if self.committing or self.failed or (self.full and not self.retrying):
-            return
+            return False
         if broker.hurries or (broker.journal is not None and broker.journal.is_due):
             self._end_gathering(broker)
             self._take_blocks(broker)
@@ -139,22 +160,56 @@ class Storage:
                 self._take_blocks(broker)
         job = self.log.take()
         if job is None:
-            return
+            return False
         self.committing = True
         self.busy_at = self.loop.time()
         self.began = self.environment.precise_s()
-        self.writer.submit(lambda: job.perform(self.disk), lambda error: self._on_committed(broker, job, error))
-        if broker.writers:
-            # Hand the interpreter over, so that the write begins now: this thread would keep it for the rest of the
-            # turn, and that may be as long as a sync takes.
-            self.environment.yield_to_writer()
+        self._perform(job, broker)
+        return not self.committing
+
+    def _perform(self, job: Write, broker: Broker) -> None:
+        """Has the commit done: in here, in the thread while the loop waits, or in the thread."""
+
+        def work() -> None:
+            job.perform(self.disk)
+
+        def then(error: Exception | None) -> None:
+            self._on_committed(broker, job, error)
+
+        if not self._should_await(broker):
+            self.writer.submit(work, then)
+            if broker.writers:
+                # Hand the interpreter over, so that the write begins now: this thread would keep it for the rest of the
+                # turn, and that may be as long as a sync takes.
+                self.environment.yield_to_writer()
+            return
+        self.awaiting = True
+        if self.may_stall():
+            is_slow = self.writer.perform(work, then) > AWAITED_S_MAX
+        else:
+            self.writer.submit(work, then, AWAITED_S_MAX)
+            is_slow = self.committing
+        self.awaiting = False
+        if is_slow:
+            self.unawaited = self.unawaited_next
+            self.unawaited_next = min(2 * self.unawaited_next, UNAWAITED_MAX)
+        else:
+            self.unawaited_next = 1
+
+    def _should_await(self, broker: Broker) -> bool:
+        """Returns whether the loop should wait for a commit that begins: if it is small, others were short, and no
+        client has output that could be written meanwhile."""
+        if self.unawaited:
+            self.unawaited -= 1
+            return False
+        return not (broker.writers or self.full or self.log.pending_bytes > AWAITED_BYTES_MAX)
 
     def _end_gathering(self, broker: Broker) -> None:
         """Notes whether the wait for more publishes, if there was one, was in vain."""
         if not self.waited:
             return
         self.waited = False
-        if broker.totals.published < self.gather_half:
+        if broker.totals.published < self.gather_enough:
             self.ungathered = self.ungathered_next
             self.ungathered_next = min(2 * self.ungathered_next, UNGATHERED_MAX)
         else:
@@ -227,7 +282,8 @@ class Storage:
             self._on_failed(job, error)
         if not error and self.full:
             self._on_space()
-        self.on_turn()
+        if not self.awaiting:  # Otherwise a turn goes on.
+            self.on_turn()
         if self.idle is not None and not self.committing and not self.idle.done():
             self.idle.set_result(None)
 
@@ -243,6 +299,7 @@ class Storage:
 
     def _on_logged(self, job: Write, broker: Broker) -> None:
         confirmed = 0
+        logged: list[tuple[LocalQueue, Batch]] = []
         for block in job.blocks:
             entry = self.in_blocks.pop((block.queue, block.number), None)
             if entry is None:
@@ -250,13 +307,15 @@ class Storage:
             queue, batch, awaiting = entry
             if batch is not None and not queue.deleted:
                 queue.tell_safe(batch)
-                queue.on_logged(batch)  # It may let go of the batch.
+                logged.append((queue, batch))
             for pending in awaiting:
                 confirmed += pending.count
                 pending.on_safe()
         if confirmed:
             self.on_confirmed(broker, confirmed)
             self.on_safe()
+        for queue, batch in logged:
+            queue.on_logged(batch)  # It may let go of the batch.
         self.log.on_done(job)
         for number, write in self.mirrors.synced(job).items():
             broker.mirrors.on_synced(number, write)
@@ -270,7 +329,7 @@ class Storage:
             return
         now = self.environment.precise_s()
         self.gather_for = broker.totals.published + count
-        self.gather_half = broker.totals.published + count // 2
+        self.gather_enough = broker.totals.published + count * 4 // 5
         self.gather_until = now + min(now - self.began, GATHER_S_MAX)
 
     def _on_failed(self, job: Write, error: Exception) -> None:

@@ -114,19 +114,34 @@ class SimWorker:
         self._jobs: deque[tuple[Callable[[], None], Callable[[Exception | None], None]]] = deque()
         self._busy = False
 
-    def submit(self, work: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
+    def submit(self, work: Callable[[], None], then: Callable[[Exception | None], None], wait_s: float = 0.0) -> None:
         self._jobs.append((work, then))
-        if not self._busy:
-            self._begin()
+        if self._busy:
+            return
+        delay = self._machine.disk_delay(self._loop.rng)
+        if delay < wait_s and self._loop.scheduler.now >= self._machine.stalled_until:
+            self._perform(None)
+        else:
+            self._begin(delay)
+
+    def perform(self, work: Callable[[], None], then: Callable[[Exception | None], None]) -> float:
+        """The process stands still meanwhile: what it does next comes later."""
+        assert not self._busy
+        machine, now = self._machine, self._loop.scheduler.now
+        took_s = max(machine.disk_delay(self._loop.rng), machine.stalled_until - now)
+        self._loop.pause(took_s)
+        self._jobs.append((work, then))
+        self._perform(None)
+        return took_s
 
     def stop(self) -> None:
         while self._jobs and self._loop.alive:
             self._perform(0.0)
         self._busy = True  # Later jobs are not begun.
 
-    def _begin(self) -> None:
+    def _begin(self, delay: float) -> None:
         self._busy = True
-        self._loop.scheduler.after(self._machine.disk_delay(self._loop.rng), self._on_time)
+        self._loop.scheduler.after(delay, self._on_time)
 
     def _on_time(self) -> None:
         if self._loop.scheduler.now < self._machine.stalled_until:
@@ -134,11 +149,12 @@ class SimWorker:
         elif self._loop.alive and self._jobs:
             self._perform(self._machine.disk_delay(self._loop.rng) / 2)
             if self._jobs:
-                self._begin()
+                self._begin(self._machine.disk_delay(self._loop.rng))
             else:
                 self._busy = False
 
-    def _perform(self, delay: float) -> None:
+    def _perform(self, delay: float | None) -> None:
+        """Performs the next job. The loop is told later; `delay` is None: it waits for the job."""
         work, then = self._jobs.popleft()
         error: Exception | None = None
         try:
@@ -147,7 +163,10 @@ class SimWorker:
             error = raised
         except Crashed:
             return
-        self._loop.scheduler.after(delay, self._loop.call_soon, then, error)
+        if delay is None:
+            then(error)
+        else:
+            self._loop.scheduler.after(delay, self._loop.call_soon, then, error)
 
 
 class SimSurroundings:

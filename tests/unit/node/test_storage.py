@@ -78,6 +78,9 @@ class Pausable:
         self.later.append((when, then))
         return SimpleNamespace(cancel=lambda: None)
 
+    def call_later(self, seconds: float, then: Callable[[], None]) -> SimpleNamespace:
+        return self.call_at(self.now + seconds, then)
+
     def call_soon(self, then: Callable[..., None], *arguments: Any) -> None:
         self.soon.append(partial(then, *arguments))
 
@@ -96,13 +99,18 @@ class Committing:
         self.loop, self.jobs = Pausable(), list[tuple[Callable[[], None], Callable[[Exception | None], None]]]()
         self.disk = FaultyDisk(random.Random(1), 1 << 30)
         self.precise = 1.0
+        self.writes_first = True  # The output of all clients is written before a commit.
+        self.is_fast = False  # The disk does a job at once if it is waited for.
+        self.here_s = 0.0002  # The time that a job takes in the loop's thread.
+        self.waits_s: list[float] = []
+        self.fatal: list[str] = []
         self.told: list[str] = []
         log = Log(self.disk, "messages", LogOptions())
         log.recover(None)
         shell = SimpleNamespace(
             loop=self.loop,
             disk=self.disk,
-            worker=lambda name: SimpleNamespace(submit=lambda work, then: self.jobs.append((work, then))),
+            worker=lambda name: SimpleNamespace(submit=self.submit, perform=self.perform),
             wall_ms=lambda: 5,
             precise_s=lambda: self.precise,
             yield_to_writer=lambda: None,
@@ -110,15 +118,31 @@ class Committing:
         self.world = World()
         self.broker = self.world.broker
         self.storage = Storage(
-            cast(Any, shell), log, self.turn, self.on_safe, lambda full: None, lambda text: None
+            cast(Any, shell), log, self.turn, self.on_safe, lambda full: None, self.fatal.append
         )
         self.client = self.world.client()
         self.client.declare("q", durable=True)
         self.client.call(m.ConfirmSelect())
 
+    def submit(
+        self, work: Callable[[], None], then: Callable[[Exception | None], None], wait_s: float = 0.0
+    ) -> None:
+        self.jobs.append((work, then))
+        self.waits_s.append(wait_s)
+        if wait_s and self.is_fast:
+            self.finish()
+
+    def perform(self, work: Callable[[], None], then: Callable[[Exception | None], None]) -> float:
+        self.jobs.append((work, then))
+        self.finish(self.here_s)
+        self.told.append("here")
+        return self.here_s
+
     def turn(self) -> None:
         self.told.append("turn")
         self.broker.pump()
+        if self.writes_first:
+            self.broker.take_writers()
         if self.storage.should_wait(self.broker):
             self.storage.wait(self.broker)
         else:
@@ -134,9 +158,13 @@ class Committing:
 
     def finish(self, took_s: float = 0.001) -> None:
         work, then = self.jobs.pop(0)
-        work()
+        error: Exception | None = None
+        try:
+            work()
+        except OSError as raised:
+            error = raised
         self.precise += took_s
-        then(None)
+        then(error)
 
 
 @pytest.fixture
@@ -210,6 +238,89 @@ def test_confirms_are_sent_before_the_next_turn(committing: Committing) -> None:
     committing.told.clear()
     committing.finish()
     assert committing.told == ["safe", "turn"]
+
+
+def test_a_turn_goes_on_after_a_commit_that_it_waited_for(committing: Committing) -> None:
+    """A turn within a turn could go on for ever, and would find what the outer one has half done."""
+    committing.is_fast = True
+    committing.publish()
+    assert not committing.jobs and not committing.storage.committing
+    assert committing.told == ["turn", "safe"]
+    assert not committing.storage.commit(committing.broker)  # There is nothing more.
+    committing.client.feed(publish(1, "", "q", b"x", delivery_mode=2))
+    committing.broker.pump()
+    committing.broker.take_writers()
+    assert committing.storage.commit(committing.broker)
+
+
+def test_waits_for_a_slow_disk_become_rare(committing: Committing) -> None:
+    for _ in range(2000):
+        committing.publish()
+        committing.finish()
+    assert 5 < sum(wait_s > 0 for wait_s in committing.waits_s) < 25
+    committing.is_fast = True
+    for _ in range(2 * storage.UNAWAITED_MAX):
+        committing.publish()
+        if committing.jobs:
+            committing.finish()
+    assert committing.waits_s[-100:] == [storage.AWAITED_S_MAX] * 100
+
+
+def test_a_node_that_is_alone_commits_in_its_loop(committing: Committing) -> None:
+    committing.storage.may_stall = lambda: True
+    committing.publish()
+    assert committing.told == ["turn", "safe", "here"] and not committing.waits_s
+    committing.client.feed(publish(1, "", "q", bytes(storage.AWAITED_BYTES_MAX), delivery_mode=2))
+    committing.turn()
+    assert committing.waits_s == [0.0] and len(committing.jobs) == 1
+
+
+def test_a_slow_disk_seldom_stops_the_loop(committing: Committing) -> None:
+    committing.storage.may_stall = lambda: True
+    committing.here_s = 2 * storage.AWAITED_S_MAX
+    for _ in range(2000):
+        committing.publish()
+        if committing.jobs:
+            committing.finish()
+    assert 5 < committing.told.count("here") < 25
+
+
+def test_the_loop_waits_for_small_commits_only(committing: Committing) -> None:
+    committing.is_fast = True
+    committing.client.feed(publish(1, "", "q", bytes(storage.AWAITED_BYTES_MAX), delivery_mode=2))
+    committing.turn()
+    assert committing.waits_s == [0.0] and len(committing.jobs) == 1
+
+
+def test_nobody_waits_for_a_commit_who_could_be_served_first(committing: Committing) -> None:
+    committing.is_fast = True
+    committing.writes_first = False
+    committing.publish()
+    assert committing.broker.writers
+    assert committing.waits_s == [0.0]
+
+
+def test_nothing_is_confirmed_if_an_awaited_sync_fails(committing: Committing) -> None:
+    committing.is_fast = True
+    committing.disk.fail_sync_after = 0
+    committing.publish()
+    assert committing.storage.failed and "safe" not in committing.told
+    assert len(committing.fatal) == 1 and committing.fatal[0].startswith("the disk failed: [Errno 5]")
+    committing.publish()
+    assert not committing.jobs
+
+
+def test_the_loop_does_not_wait_for_a_disk_that_was_full(committing: Committing) -> None:
+    committing.is_fast = True
+    free = committing.disk.free_bytes()
+    committing.disk.capacity_bytes -= free
+    committing.publish()
+    assert committing.storage.full and not committing.jobs
+    committing.disk.capacity_bytes += free
+    committing.loop.pass_time(storage.RETRY_S)
+    assert committing.waits_s == [storage.AWAITED_S_MAX, 0.0] and committing.storage.full
+    committing.finish()
+    assert not committing.storage.full and "safe" in committing.told
 
 
 def test_a_commit_waits_for_as_many_publishes_as_were_confirmed(committing: Committing) -> None:
