@@ -27,6 +27,7 @@ from __future__ import annotations
 import argparse
 import logging
 import random
+import signal
 import sys
 import time
 import traceback
@@ -189,6 +190,7 @@ def main() -> int:
     options.featured = options.featured or options.special
     kinds = (options.mirrored, options.varied, options.featured, options.special, options.strategies)
     if options.many is not None:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # What was run until then is told.
         first = random.SystemRandom().randrange(10**6, 10**9) if options.seed is None else options.seed
         tally = run_many(first, options.many, options.steps, lambda plan: play(plan, trace=False), print)
         print(f"seeds from {first} on: {tally.told()}", flush=True)

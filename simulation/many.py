@@ -110,11 +110,15 @@ def plans(first: int, count: int, steps: int) -> Iterator[tuple[Plan, tuple[str,
 
 
 def run_many(first: int, count: int, steps: int, play: Play, say: Callable[[str], None]) -> Tally:
-    """Runs them all, failures included."""
+    """Runs them all, failures included; if it is interrupted, those until then."""
     tally = Tally()
     said = time.monotonic()
     for plan, kinds in plans(first, count, steps):
-        world, failure = play(plan)
+        try:
+            world, failure = play(plan)
+        except KeyboardInterrupt:
+            say(f"interrupted after {tally.runs} of {count} runs")
+            break
         tally.add(plan, kinds, world, failure)
         if failure is not None:
             say(f"failed: {tally.failures[-1]}")

@@ -41,3 +41,15 @@ def test_all_kinds_come_equally_often() -> None:
 
 def test_a_plan_follows_from_the_first_seed() -> None:
     assert list(plans(5, 20, 10)) == list(plans(5, 20, 10))
+
+
+def test_runs_that_are_interrupted_are_summed_up() -> None:
+    said: list[str] = []
+
+    def play_two(plan: Plan) -> tuple[World, str | None]:
+        if plan.seed == 9:
+            raise KeyboardInterrupt
+        return play(plan)
+
+    assert run_many(7, 5, 5, play_two, said.append).runs == 2
+    assert said == ["interrupted after 2 of 5 runs"]
