@@ -14,6 +14,7 @@ from faults.machines.leveret_node import CLUSTER_PORT, LeveretNode
 from faults.machines.node import Node, NodeError
 
 RECOVER_S = 60.0
+EARLIER = "is of an earlier time"  # What a node says of its folder if its metadata lacks what it has promised.
 
 
 def _load(run: Run) -> None:
@@ -33,8 +34,8 @@ def kind_of(file: Path, root: Path) -> str:
 
 
 def start_or_recover(run: Run, node: Node) -> None:
-    """Starts a node whose files are damaged: it heals, or refuses to start. Leveret then recovers as it says; RabbitMQ
-    has no such command, so the node joins anew with an empty folder. Raises NodeError."""
+    """Starts a node whose files are damaged: it heals, or refuses to start. Leveret then recovers as it says, or joins
+    anew if its metadata lacks the end; RabbitMQ has no such command, so the node joins anew. Raises NodeError."""
     try:
         run.restart(node)
         run.note(f"  {node.name} has started")
@@ -43,7 +44,7 @@ def start_or_recover(run: Run, node: Node) -> None:
         refusal = str(error)
     node.kill()
     run.note(f"  {node.name} has refused to start: {refusal.strip().splitlines()[-1][:160]}")
-    if not isinstance(node, LeveretNode):
+    if not isinstance(node, LeveretNode) or EARLIER in refusal:
         _join_again(run, node)
         return
     other = next(one for one in run.cluster.nodes if one is not node)
@@ -123,7 +124,7 @@ def _start_or_rejoin(run: Run, node: Node) -> None:
         run.restart(node)
         run.note(f"  {node.name} has started")
     except NodeError as error:
-        if isinstance(node, LeveretNode) and "of an earlier time" not in str(error):
+        if isinstance(node, LeveretNode) and EARLIER not in str(error):
             raise
         run.note(f"  {node.name} has refused to start with a folder of an earlier time")
         _join_again(run, node)
