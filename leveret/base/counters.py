@@ -66,14 +66,16 @@ class SizeCounters:
     somebody wants to know, or when there are too many different ones.
     """
 
-    __slots__ = ("_counts", "_sum", "recent")
+    __slots__ = ("_counts", "_sum", "lengths", "recent")
 
     BOUNDS: Final = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
     HEADS: Final = 30  # Of the bytes of a content: of the header frame and one body frame.
     DIFFERENT_MAX: Final = 4_096
+    UNCOUNTED_MAX: Final = 1_024
 
     def __init__(self) -> None:
         self.recent: Counter[int] = Counter()  # By the length of a content.
+        self.lengths: list[int] = []  # Of contents in bundles of several lengths, to be counted many at a time.
         self._counts = [0] * (len(self.BOUNDS) + 1)
         self._sum = 0
 
@@ -88,7 +90,9 @@ class SizeCounters:
         if is_like_first:
             recent[first] = recent.get(first, 0) + count
         else:
-            recent.update(lengths)
+            self.lengths += lengths
+            if len(self.lengths) > self.UNCOUNTED_MAX:
+                self._count()
         if len(recent) > self.DIFFERENT_MAX:
             self._sort()
         return total
@@ -98,7 +102,12 @@ class SizeCounters:
         self._sort()
         return list(self._counts), self._sum
 
+    def _count(self) -> None:
+        self.recent.update(self.lengths)
+        self.lengths.clear()
+
     def _sort(self) -> None:
+        self._count()
         for length, count in self.recent.items():
             size = max(0, length - self.HEADS)
             self._counts[bisect_left(self.BOUNDS, size)] += count

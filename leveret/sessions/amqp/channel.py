@@ -260,10 +260,12 @@ class Channel:
         journal = self.broker.journal if pending is None else None
         if journal is not None:
             journal.begin_publish(self.who)
+        totals = self.broker.totals
+        add_sizes = totals.sizes["amqp"].add
         for queues, contents, keys in bundles:
             count = len(contents)
-            self.broker.totals.published += count
-            size = self.broker.totals.sizes["amqp"].add(contents) + MESSAGE_OVERHEAD * count
+            totals.published += count
+            size = add_sizes(contents) + MESSAGE_OVERHEAD * count
             if self.number != 1:
                 contents = [rechannel(content, 1) for content in contents]
             if len(queues) == 1:

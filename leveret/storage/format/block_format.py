@@ -21,7 +21,8 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, groupby, islice, pairwise, repeat
+from operator import eq
 from struct import Struct
 
 from zlib_ng.zlib_ng import crc32
@@ -74,7 +75,7 @@ _FLAGS_KNOWN = PART | COPY | FRESH | BEGUN
 SIZES = 1  # u32 a record
 KINDS = 2  # u8 a record; absent: all PERSISTENT
 RANGES = 4  # u64 pairs: the numbers of first..next-1 that are stored; absent: all
-KEYS = 8  # (u32 count, u16 length, key) for each run of equal keys
+KEYS = 8  # (u32 count, u16 length, key) for each run of equal keys, or for parts of it
 SETTLED = 16  # u64 pairs
 REQUEUED = 32  # u64 pairs
 SHARES = 64  # u64 distance back to the shared contents, then (u32 position, u32 crc) a record
@@ -87,6 +88,7 @@ _OWN = 0xFFFFFFFF  # In SHARES: this record's content is in the block's own body
 
 _COUNT_MAX = 1 << 28
 _LENGTHS = [Struct(f"<{n}I") for n in range(17)]
+_FEW_EQUAL = 8  # If fewer than one of so many keys equals the key before, each is written by itself.
 _BIG_ENDIAN = sys.byteorder == "big"
 _STORED_KIND = bytes((kind | PERSISTENT) & (PERSISTENT | REDELIVERED | EXPIRES) for kind in range(256))
 _SPILLED_KIND = bytes(kind & (REDELIVERED | EXPIRES) for kind in range(256))
@@ -273,9 +275,13 @@ def encode_keys(keys: Sequence[bytes]) -> bytes:
     first = keys[0]
     if keys.count(first) == len(keys):  # The usual case: one publisher, one route, thus one object.
         return _KEY.pack(len(keys), len(first)) + first
-    parts = []
-    for key, equal in groupby(keys):
-        parts.append(_KEY.pack(sum(1 for _ in equal), len(key)) + key)
+    if _FEW_EQUAL * sum(map(eq, keys, islice(keys, 1, None))) < len(keys):
+        # Publishers that use many keys. To tell the few runs of equal keys would take five times as long.
+        parts = [b""] * (2 * len(keys))
+        parts[0::2] = map(_KEY.pack, repeat(1), map(len, keys))
+        parts[1::2] = keys
+    else:
+        parts = [_KEY.pack(len(list(equal)), len(key)) + key for key, equal in groupby(keys)]
     return b"".join(parts)
 
 
@@ -308,10 +314,11 @@ def encode_block(
         contents = records.contents
         count = len(contents)
         if shared is None:
-            sizes = pack_u32(map(len, contents))
+            content_sizes = list(map(len, contents))
+            sizes = pack_u32(content_sizes)
             # Large contents are written without a copy; small ones are joined, because a system call is faster with
             # one.
-            body = contents if sum(map(len, contents)) >= APART_BYTES * count else [b"".join(contents)]
+            body = contents if sum(content_sizes) >= APART_BYTES * count else [b"".join(contents)]
         else:
             sizes, joined, column = shared.refer(contents, offset)
             body = [joined]

@@ -27,6 +27,19 @@ def test_different_sizes_do_not_pile_up() -> None:
     assert sum(counters.histogram()[0]) == 3 * SizeCounters.DIFFERENT_MAX
 
 
+def test_bundles_of_different_sizes_do_not_pile_up() -> None:
+    counters, sizes, count = SizeCounters(), range(7), 0
+    while count < 3 * SizeCounters.UNCOUNTED_MAX:
+        assert counters.add(sizes_of(*sizes)) == sum(sizes) + len(sizes) * SizeCounters.HEADS
+        count += len(sizes)
+        assert len(counters.lengths) <= SizeCounters.UNCOUNTED_MAX
+    assert counters.histogram() == ([count, 0, 0, 0, 0, 0, 0, 0, 0], count // len(sizes) * sum(sizes))
+    for size in range(0, 3 * SizeCounters.DIFFERENT_MAX, 2):
+        counters.add(sizes_of(size, size + 1))
+        assert len(counters.recent) <= SizeCounters.DIFFERENT_MAX + SizeCounters.UNCOUNTED_MAX
+    assert sum(counters.histogram()[0]) == count + 3 * SizeCounters.DIFFERENT_MAX
+
+
 def test_a_content_shorter_than_its_heads_has_no_size() -> None:
     counters = SizeCounters()
     counters.add([b"x"])

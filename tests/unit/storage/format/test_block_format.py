@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from itertools import groupby
 from struct import pack
 from zlib import crc32
 
@@ -14,10 +15,12 @@ from leveret.storage.format.block_format import (
     NORMAL,
     SPILL,
     Records,
+    decode_keys,
     decode_records,
     encode_again,
     encode_block,
     encode_group_head,
+    encode_keys,
     group_start,
     meta_crc,
     parse_group_head,
@@ -92,6 +95,22 @@ def test_round_trip(
         assert (back.contents, back.keys, back.kinds) == (records.contents, records.keys, records.kinds)
         assert back.ranges == (stored or [(first, after - 1)])
         assert back.times == (records.times or [(0, 1234)])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 30).flatmap(lambda different: st.lists(st.integers(1, different), min_size=1, max_size=100)))
+def test_keys_come_back_in_order_and_take_little_more_than_their_runs(numbers: list[int]) -> None:
+    """Whether hardly any two neighbours are equal, most are or all are."""
+    given_keys = [b"\0\x03k%02d" % number for number in numbers]
+    encoded = encode_keys(given_keys)
+    assert decode_keys(memoryview(encoded), len(given_keys)) == given_keys
+    runs, entry_bytes = len(list(groupby(given_keys))), 6 + len(given_keys[0])
+    assert runs * entry_bytes <= len(encoded) <= runs * entry_bytes * 8 / 7
+
+
+def test_equal_keys_are_written_once() -> None:
+    assert encode_keys([b"\0\1a"] * 1_000) == pack("<IH", 1_000, 3) + b"\0\1a"
+    assert encode_keys([b"\0\1a"] * 8 + [b"\0\1b"]) == pack("<IH", 8, 3) + b"\0\1a" + pack("<IH", 1, 3) + b"\0\1b"
 
 
 @settings(max_examples=100, deadline=None)
