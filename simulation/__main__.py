@@ -16,7 +16,10 @@
     python -m simulation --paired …                           two nodes, one of which is often lost
     python -m simulation --witnessed …                        two nodes and a witness, one of which is often lost
     python -m simulation --ailing …                           disks stall, memory runs out, clocks jump, files break
-    python -m simulation --two-clusters …                     shovels from one to the other: see simulation.two_clusters
+    python -m simulation --shovels …                          shovels move messages beside the clients
+    python -m simulation --federation …                       federation links do
+    python -m simulation --two-clusters --shovels …           shovels from one cluster to another
+    python -m simulation --two-clusters --federation …        federation links in both directions
     python -m simulation --raft …                             consensus alone: see simulation.raft
 
 A run that fails prints what happened and the command that repeats it.
@@ -34,7 +37,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 
-from simulation import two_clusters
+from simulation.links.played import new_world
 from simulation.many import run_many
 from simulation.plan import STEPS, Plan, from_ranges
 from simulation.raft import world as raft
@@ -62,7 +65,7 @@ class TraceHandler(logging.Handler):
 
 def play(plan: Plan, trace: bool) -> tuple[World, str | None]:
     """Runs a plan, and returns how it failed."""
-    world = World(plan, trace)
+    world = new_world(plan, trace)
     logger = logging.getLogger("leveret")
     handler = TraceHandler(world)
     if trace:
@@ -152,13 +155,15 @@ def endless(
         number += 1
 
 
+def links_of(options: argparse.Namespace) -> str:
+    """Returns what moves messages in this run, if something does."""
+    return "federation" if options.federation else "shovels" if options.shovels or options.two_clusters else ""
+
+
 def main() -> int:
     if "--raft" in sys.argv:
         sys.argv.remove("--raft")
         return raft.main()
-    if "--two-clusters" in sys.argv:
-        sys.argv.remove("--two-clusters")
-        return two_clusters.main()
     parser = argparse.ArgumentParser(prog="python -m simulation", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=None, help="a run follows from its seed")
     parser.add_argument("--nodes", type=int, default=3)
@@ -177,6 +182,10 @@ def main() -> int:
     parser.add_argument("--paired", action="store_true", help="two mirrored nodes, one of which is often lost")
     parser.add_argument("--witnessed", action="store_true", help="two mirrored nodes and a witness, one often lost")
     parser.add_argument("--ailing", action="store_true", help="disks stall, memory runs out, clocks jump, files break")
+    links = parser.add_mutually_exclusive_group()
+    links.add_argument("--shovels", action="store_true", help="shovels move messages beside the clients")
+    links.add_argument("--federation", action="store_true", help="federation links move messages beside the clients")
+    parser.add_argument("--two-clusters", action="store_true", help="shovels (or --federation) from one to the other")
     parser.add_argument("--trace", action="store_true", help="print everything that happens")
     parser.add_argument("--shrink", action="store_true", help="find the fewest steps that fail")
     parser.add_argument("--soak", type=float, default=None, metavar="MINUTES")
@@ -203,6 +212,7 @@ def main() -> int:
         plan = Plan(seed, options.nodes, options.steps, options.without, options.noise, *kinds, options.spooled)
         plan = replace(plan, rebalanced=options.rebalanced, drained=options.drained, ailing=options.ailing)
         plan = replace(plan, paired=options.paired, witnessed=options.witnessed)
+        plan = replace(plan, links=links_of(options), two_clusters=options.two_clusters)
         if not (shrink_one(plan) if options.shrink else run_one(plan, options.trace)):
             return 1
     return 0

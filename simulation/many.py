@@ -2,9 +2,10 @@
 
     python -m simulation --many 10000          failures are listed with their commands, and the runs go on
 
-Each run has another combination of kinds (`--mirrored --featured --ailing`, …) and another seed. What is told in the
-end: runs by kind, faults by kind, and how much was checked. `--ailing` is in half of them: disks that stall, memory
-over the watermark, so that messages are only on disk, descriptors that run out, clocks that jump, files that break.
+Each run has another combination of kinds (`--mirrored --featured --ailing`, …) and another seed. Every eighth has
+shovels or federation links, within a cluster or between two (`simulation.links`). What is told in the end: runs by
+kind, faults by kind, and how much was checked. `--ailing` is in half of the others: disks that stall, memory over the
+watermark, so that messages are only on disk, descriptors that run out, clocks that jump, files that break.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ KINDS: dict[str, tuple[str, ...]] = {
     "ailing": (),
 }
 APART = {"paired", "witnessed"}  # A cluster is one of these or neither.
+LINKS = ("shovels", "federation")
+WITH_LINKS: tuple[tuple[str, ...], ...] = ((), ("mirrored",), ("ailing",), ("mirrored", "ailing"), ("drained",))
+LINKED_EVERY = 8
 SIZES = (3, 3, 5, 3, 1)
+PAIR_SIZES = (1, 2, 3)  # Of each of two clusters.
 TELL_S = 60.0
 OF_CLIENTS = {name for name, _ in (*CLIENT_STEPS, *SPECIAL_STEPS)}
 Play = Callable[[Plan], tuple[World, str | None]]
@@ -48,10 +53,20 @@ def all_kinds() -> list[tuple[str, ...]]:
     return [some for some in every if not any(implied in some for kind in some for implied in KINDS[kind])]
 
 
-def endless_kinds(rng: random.Random) -> Iterator[tuple[str, ...]]:
+def linked_kinds() -> list[tuple[str, ...]]:
+    """Returns every combination with shovels or federation links, each once; those between two clusters as often as
+    all others."""
+    within = [(*some, links) for links in LINKS for some in WITH_LINKS]
+    between = [(links, "two_clusters") for links in LINKS]
+    return [*within, *between * len(WITH_LINKS)]
+
+
+def endless_kinds(
+    rng: random.Random, listed: Callable[[], list[tuple[str, ...]]] = all_kinds
+) -> Iterator[tuple[str, ...]]:
     """Yields all combinations, in an order of its own each time."""
     while True:
-        kinds = all_kinds()
+        kinds = listed()
         rng.shuffle(kinds)
         yield from kinds
 
@@ -77,6 +92,7 @@ class Tally:
         self.checked["confirmed"] += sum(message.state == "confirmed" for message in messages)
         self.checked["delivered"] += sum(len(message.deliveries) for message in messages)
         self.checked["lives of nodes"] += sum(machine.lives for machine in world.everybody)
+        self.checked["moved by links"] += world.moved
         self.checked["seconds"] += int(world.scheduler.now)
         if failure is not None:
             self.failures.append(f"{failure}\n  replay: {plan.command()} --trace")
@@ -98,14 +114,17 @@ class Tally:
 def plans(first: int, count: int, steps: int) -> Iterator[tuple[Plan, tuple[str, ...]]]:
     """Yields as many runs, which follow from the first seed."""
     rng = random.Random(first)
-    kinds = endless_kinds(rng)
+    kinds, linked = endless_kinds(rng), endless_kinds(rng, linked_kinds)
     for number in range(count):
-        some = next(kinds)
-        wanted = {*some, *(implied for kind in some for implied in KINDS[kind])}
+        some = next(linked if number % LINKED_EVERY == LINKED_EVERY - 1 else kinds)
+        wanted = {*some, *(implied for kind in some for implied in KINDS.get(kind, ()))}
         nodes = 2 if wanted & APART else rng.choice(SIZES)
         if nodes == 1 and wanted & {"mirrored", "strategies", "spooled"}:
             nodes = 3
-        flags: dict[str, Any] = dict.fromkeys(wanted, True)
+        if "two_clusters" in wanted:
+            nodes = rng.choice(PAIR_SIZES)
+        flags: dict[str, Any] = dict.fromkeys(wanted - {*LINKS}, True)
+        flags["links"] = next((links for links in LINKS if links in wanted), "")
         yield replace(Plan(first + number, nodes, steps), **flags), some
 
 

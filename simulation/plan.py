@@ -22,6 +22,7 @@ from simulation.features.broker_features import (
     turn_special,
 )
 from simulation.features.queue_features import DEAD_LETTER_QUEUE, Features, draw_extras, draw_features
+from simulation.links.line_faults import draw_line_faults
 from simulation.scenarios.detached import BEFORE_S, DRAWN, QUIET_S, SUNDERED
 from simulation.scenarios.drained import DRAINED_FAULTS, draw_drain
 from simulation.scenarios.paired import NO_PROOFS, PAIRED_FAULTS, Proofs, draw_proofs
@@ -143,6 +144,8 @@ class Plan:
     drained: bool = False  # Nodes are drained: see `scenarios.drained`.
     paired: bool = False  # Two nodes, one of which is often lost: see `scenarios.paired`.
     witnessed: bool = False  # Two nodes and a witness: see `scenarios.witnessed`.
+    links: str = ""  # "shovels" or "federation": what moves messages beside the clients. See `simulation.links`.
+    two_clusters: bool = False  # That leads from one cluster to another, and there are no other clients.
 
     def command(self) -> str:
         words = f"python -m simulation --seed {self.seed} --nodes {self.nodes} --steps {self.steps}"
@@ -156,10 +159,14 @@ class Plan:
         words += " --drained" if self.drained else ""
         words += " --paired" if self.paired else ""
         words += " --witnessed" if self.witnessed else ""
+        words += f" --{self.links}" if self.links else ""
+        words += " --two-clusters" if self.two_clusters else ""
         return f"{words} --without {ranges(self.without)}" if self.without else words
 
     def draw(self) -> list[Step]:
         """Returns all steps, including those that are left out."""
+        if self.two_clusters:
+            return draw_line_faults(self.seed, self.steps, self.links)
         kind = "special " if self.special else "featured " if self.featured else ""
         kind += "varied " if self.varied else "mirrored " if self.mirrored else ""
         kind += "strategies " if self.strategies else ""

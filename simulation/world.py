@@ -111,6 +111,7 @@ class World:
         self.clients: list[Client] = []
         self.wiping: Machine | None = None
         self.is_healed = False  # There are no more faults.
+        self.moved = 0  # Messages that shovels or federation links have moved.
         self.queue_features = QueueFeatures(self)
         self.broker_features = BrokerFeatures(self)
         self.operators = Operators(self)

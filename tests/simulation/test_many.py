@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from simulation.many import KINDS, all_kinds, plans, run_many
+from simulation.many import KINDS, all_kinds, linked_kinds, plans, run_many
 from simulation.plan import Plan
 from simulation.world import Violation, World, quiet
 
@@ -33,10 +33,19 @@ def test_a_failure_is_told_with_its_command() -> None:
 
 
 def test_all_kinds_come_equally_often() -> None:
-    count = len(all_kinds())
-    drawn = [kinds for _, kinds in plans(1, 2 * count, 10)]
-    assert set(Counter(drawn).values()) == {2}
-    assert {kind for kinds in drawn for kind in kinds} == set(KINDS)
+    count = 7 * len(all_kinds())
+    drawn = [(plan, kinds) for plan, kinds in plans(1, 2 * count // 7 * 8, 10)]
+    assert set(Counter(kinds for plan, kinds in drawn if not plan.links).values()) == {14}
+    assert {kind for plan, kinds in drawn for kind in kinds if not plan.links} == set(KINDS)
+
+
+def test_every_eighth_has_links() -> None:
+    drawn = [(plan, kinds) for plan, kinds in plans(1, 8 * len(linked_kinds()), 10)]
+    linked = [kinds for plan, kinds in drawn if plan.links]
+    assert Counter(linked) == Counter(linked_kinds())
+    between = [plan for plan, _ in drawn if plan.two_clusters]
+    assert {plan.links for plan in between} == {"shovels", "federation"} and 2 * len(between) == len(linked)
+    assert all(set(plan.command().split()) >= {"--two-clusters", f"--{plan.links}"} for plan in between)
 
 
 def test_a_plan_follows_from_the_first_seed() -> None:

@@ -60,8 +60,12 @@ def parts(rng: random.Random) -> Iterator[tuple[str, dict[str, str], list[str]]]
             yield f"{RING_SEEDS} rings", {}, ["simulation.ring", "--seed", seed, "--count", str(RING_SEEDS)]
         elif name == "sites":
             seed = str(rng.randrange(10**6, 10**9))
-            flags = ["--two-clusters", "--seed", seed, "--count", str(SITES_SEEDS), "--nodes", str(rng.randrange(1, 4))]
-            yield f"{SITES_SEEDS} pairs of clusters", {}, ["simulation", *flags]
+            flags = ["--two-clusters", rng.choice(("--shovels", "--federation")), "--nodes", str(rng.randrange(1, 4))]
+            yield (
+                f"{SITES_SEEDS} pairs of clusters",
+                {},
+                ["simulation", *flags, "--seed", seed, "--count", str(SITES_SEEDS)],
+            )
         elif name == "mirrors":
             seed = str(rng.randrange(10**9))
             yield "mirrors killed under load", {}, ["tests.system.mirrors.soak", "--minutes", "1", "--seed", seed]

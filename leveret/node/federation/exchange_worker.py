@@ -3,7 +3,8 @@
 **Two exchanges in turn.** The internal exchange has a name with A or B at its end. An attempt makes the one that is not
 there, binds it like the exchange here, and then deletes the other: so what was unbound while the line was down is gone,
 and there is no moment without the bindings that are wanted. If both are there, since an attempt was cut short, either
-may be the one that has all bindings; so the first gets all of them too before the second is made anew.
+may be the one that has all bindings; so the first is made to lead to the queue and gets all of them too, before the
+second is made anew.
 
 **A queue with other arguments** (`expires` has changed, say) is deleted and made anew if it is empty. Otherwise it
 stays as it is, because messages wait in it.
@@ -18,6 +19,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from leveret.client import amqp
+from leveret.client.amqp import BrokerError
 from leveret.client.machine import Closed
 from leveret.federation.bindings import SUFFIXES, Change, Site, UpstreamBindings, queue_name
 from leveret.federation.headers import ExchangeHeaders
@@ -26,6 +28,7 @@ from leveret.metadata.model.records import ExchangeSpec
 from leveret.node.federation import calls
 from leveret.node.federation.worker import COMMAND_INVALID, PRECONDITION_FAILED, FederationWorker, logger
 from leveret.node.shovels.link_worker import NOT_FOUND
+from leveret.node.shovels.standing import NOTHING
 from leveret.protocol.received_from import DOWNSTREAM_NAME, DOWNSTREAM_VHOST, MAX_HOPS_ARGUMENT, UPSTREAM_TYPE
 from leveret.protocol.tables import Field, Table
 from leveret.shovel.link import Target
@@ -79,14 +82,17 @@ class ExchangeWorker(FederationWorker):
         present, self.suffix = await self._present(wire), None
         new = next((suffix for suffix in reversed(SUFFIXES) if suffix not in present), SUFFIXES[1])
         if len(present) > 1:
+            await self._lead_to_queue(wire, self._internal_name(SUFFIXES[0]))
             await self._bind_all(wire, SUFFIXES[0])
         name = self._internal_name(new)
         if new in present:
+            await self._stay_current()
             await wire.call(amqp.EXCHANGE_DELETE, calls.delete_exchange(name))
         await self._declare_internal(wire, name)
-        await wire.call(amqp.QUEUE_BIND, calls.bind_queue(self.queue, name))
+        await self._lead_to_queue(wire, name)
         self.internal = name
         self.bindings = await self._bind_all(wire, new)
+        await self._stay_current()
         for suffix in present:
             if suffix != new:
                 await wire.call(amqp.EXCHANGE_DELETE, calls.delete_exchange(self._internal_name(suffix)))
@@ -162,6 +168,16 @@ class ExchangeWorker(FederationWorker):
         declare = calls.declare_exchange(name, kind, flags, PURPOSE if self.is_fanout else arguments)
         await wire.call(amqp.EXCHANGE_DECLARE, declare)
 
+    async def _stay_current(self) -> None:
+        """Have this node know all that was agreed on by now, so that this worker is stopped if another one has taken
+        over: what a process that was stopped for a while deletes may be its successor's."""
+        applied = await self.node.cluster.change(NOTHING)
+        if applied.refused is not None:
+            raise BrokerError(f"this node is cut off from its cluster: {applied.refused.text}")
+
+    async def _lead_to_queue(self, wire: Wire, name: str) -> None:
+        await wire.call(amqp.QUEUE_BIND, calls.bind_queue(self.queue, name))
+
     # -- Bindings ------------------------------------------------------------------------------------------------
 
     async def _bind_all(self, wire: Wire, suffix: str) -> UpstreamBindings:
@@ -204,7 +220,7 @@ class ExchangeWorker(FederationWorker):
         while self.asked < AT_ONCE_MAX and (change := bindings.take_change()) is not None:
             try:
                 name, arguments = self._call(change, bindings.suffix, nowait)
-            except amqp.BrokerError as error:  # It has arguments that no table has room for.
+            except BrokerError as error:  # It has arguments that no table has room for.
                 logger.warning("%s: a binding is not passed on: %s", self.title, error)
                 continue
             if nowait:

@@ -1,8 +1,8 @@
 """The federation links of this node; at the leader, which links there should be, and who runs which.
 
-A worker runs here exactly while the metadata assign its link to this node under its epoch, and this node may act: it
-has caught up, sees a majority, and is not paused by a partition. `tick` compares what should run with what does, when
-something has changed and now and then anyway, so that no event can be missed.
+A worker runs here exactly while the metadata assign its link to this node under its epoch, and this node may act (see
+`node.shovels.standing`): it has caught up, sees a majority, and is not paused by a partition. `tick` compares what
+should run with what does, when something has changed and now and then anyway, so that no event can be missed.
 
 The link of a queue is run by the node where the queue is, since it depends on the queue's consumers. The others go to
 the node that runs the fewest.
@@ -96,6 +96,7 @@ class Federation:
         if not self.node.metadata.links and not self.workers:
             return
         self.ticks += 1
+        self.node.shovels.standing.look()
         if self.has_changed or self.ticks % COMPARED_TICKS == 0:
             self._compare()
         if self.ticks % SECOND_TICKS == 0:
@@ -115,13 +116,9 @@ class Federation:
 
     # -- Workers -------------------------------------------------------------------------------------------------
 
-    def _may_act(self) -> bool:
-        node = self.node
-        is_serving = node.broker.arrivals.is_open and not node.pausing.paused and node.fatal is None
-        return is_serving and node.cluster.has_majority and not self.is_stopped
-
     def _compare(self) -> None:
-        links, may_act, name = self.node.metadata.links, self._may_act(), self.node.settings.node_name
+        links, name = self.node.metadata.links, self.node.settings.node_name
+        may_act = self.node.shovels.standing.may_act() and not self.is_stopped
         self.has_changed = False
         for key, worker in list(self.workers.items()):
             wanted = links.get(key)

@@ -1,8 +1,8 @@
 """The shovels of this node, and at the leader the choice of who runs which.
 
-A worker runs here exactly while the metadata assign it to this node under its epoch, and this node may act: it has
-caught up, sees a majority, and is not paused by a partition. `tick` compares what should run with what does, so that no
-event can be missed; events only make it happen at once.
+A worker runs here exactly while the metadata assign it to this node under its epoch, and this node may act (see
+`standing`): it has caught up, sees a majority, and is not paused by a partition. `tick` compares what should run with
+what does, so that no event can be missed; events only make it happen at once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from leveret.metadata.model.maintenance_mark import out_of_service
 from leveret.metadata.shovel.commands import AssignRow, AssignWork, ReportWork
 from leveret.metadata.shovel.parameters import NEVER
 from leveret.metadata.shovel.records import SHOVEL, Assignment, WorkKey
+from leveret.node.shovels.standing import Standing
 from leveret.node.shovels.worker import ShovelWorker
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Shovels:
         self.node = node
         self.workers: dict[WorkKey, ShovelWorker] = {}
         self.ended: deque[tuple[str, str, int]] = deque(maxlen=ENDED_MAX)  # Vhost, name, and how many were moved.
+        self.standing = Standing(node)  # That of federation links, too.
         self.is_assigning = False
         self.is_stopped = False
         self.able: list[str] = []  # The nodes that could run something when the leader last looked,
@@ -48,7 +50,8 @@ class Shovels:
         assignments = self.node.metadata.assignments
         if not assignments and not self.workers:
             return
-        may_act = self._may_act()
+        self.standing.look()
+        may_act = self.standing.may_act() and not self.is_stopped
         name = self.node.settings.node_name
         for key, worker in list(self.workers.items()):
             wanted, epoch = assignments.get(key), worker.assignment.epoch
@@ -63,11 +66,6 @@ class Shovels:
             for assignment in missing[:STARTED_AT_ONCE]:
                 value = self.node.metadata.parameters.get(assignment.key)
                 self.workers[assignment.key] = ShovelWorker(self.node, assignment, value, self._report)
-
-    def _may_act(self) -> bool:
-        node = self.node
-        is_serving = node.broker.arrivals.is_open and not node.pausing.paused and node.fatal is None
-        return is_serving and node.cluster.has_majority and not self.is_stopped
 
     def stop(self) -> None:
         """The node stops. The cluster is told how many messages were moved, if it can still be."""

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import pytest
 
+from simulation.links.played import run
 from simulation.plan import Plan
-from simulation.two_clusters import run
-from simulation.world import Violation
-from tests.simulation.bugs.mutations import Mutation, put
+from tests.simulation.bugs.mutations import Mutation
+from tests.simulation.links.noticing import notice
 
 STEPS = 12
-SEEDS = 4
 
 
 @pytest.mark.parametrize(("nodes", "seed"), [(1, 504), (2, 7)])
 def test_shovels(nodes: int, seed: int) -> None:
-    world = run(Plan(seed, nodes, STEPS))
+    world = run(Plan(seed, nodes, STEPS, links="shovels", two_clusters=True))
     assert world.moved and len(world.runners) > 4
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 140))
 def test_many_seeds(seed: int) -> None:
-    run(Plan(seed, 1 + seed % 3, 40))
+    run(Plan(seed, 1 + seed % 3, 40, links="shovels", two_clusters=True))
 
 
 # By what should notice: two workers, a loss, a double, a loop, a shovel that stands still.
@@ -40,7 +39,7 @@ MUTATIONS = (
         "Link.on_deliveries",
         "if self.mode != 'on-confirm' and deliveries and self.acknowledges: ...",
         "if deliveries: ...",
-        first=1,
+        first=7,
     ),
     Mutation(
         "a queue takes an origin again",
@@ -79,13 +78,4 @@ NOTICED = ("runs", "lost", "twice", "came to", "is run by", "runs")
     ("mutation", "text"), list(zip(MUTATIONS, NOTICED, strict=True)), ids=lambda one: str(one)[:40]
 )
 def test_the_seeds_notice(mutation: Mutation, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(monkeypatch, mutation)
-    found = []
-    for seed in range(mutation.first, mutation.first + SEEDS):
-        try:
-            run(Plan(seed, mutation.nodes, STEPS))
-        except Violation as violation:
-            found.append(str(violation))
-            if text in found[-1]:
-                return
-    pytest.fail(f"no seed noticed: {found}")
+    notice(monkeypatch, mutation, STEPS, "shovels", text, two=True)

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.federated import run
+from simulation.links.played import run
 from simulation.plan import Plan
-from simulation.world import Violation
-from tests.simulation.bugs.mutations import Mutation, put
+from tests.simulation.bugs.mutations import Mutation
+from tests.simulation.links.noticing import notice
 
 STEPS = 20
-SEEDS = 4
 
 
 @pytest.mark.parametrize(("nodes", "mirrored", "seed"), [(1, False, 3), (3, False, 13), (3, True, 32)])
 def test_links(nodes: int, mirrored: bool, seed: int) -> None:
-    world = run(Plan(seed, nodes, STEPS, mirrored=mirrored))
-    assert world.moved and world.epochs
+    world = run(Plan(seed, nodes, STEPS, mirrored=mirrored, links="federation"))
+    assert world.moved and world.runners
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 130))
 def test_many_seeds(seed: int) -> None:
-    run(Plan(seed, 3, 40, mirrored=seed % 2 == 0))
+    run(Plan(seed, 3, 40, mirrored=seed % 2 == 0, links="federation"))
 
 
 MUTATIONS = (
@@ -48,10 +47,4 @@ MUTATIONS = (
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=["every node", "origins"])
 def test_the_seeds_notice(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(monkeypatch, mutation)
-    for seed in range(mutation.first, mutation.first + SEEDS):
-        try:
-            run(Plan(seed, mutation.nodes, STEPS, mirrored=mutation.mirrored))
-        except Violation:
-            return
-    pytest.fail("no seed noticed")
+    notice(monkeypatch, mutation, STEPS, "federation")
