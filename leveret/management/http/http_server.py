@@ -39,6 +39,7 @@ import h11
 from leveret.base.hosts import is_loopback
 from leveret.management.http.http_messages import NO_SNIFFING, Buffer, Problem, Request, Response
 from leveret.node.sockets.unauthenticated import Unauthenticated
+from leveret.node.system.writing import write_all
 
 logger = logging.getLogger("leveret.management")
 
@@ -362,11 +363,11 @@ class HttpConnection(asyncio.Protocol):
                 gathered += self.h11.send_with_data_passthrough(h11.Data(data=part)) or ()  # type: ignore[arg-type]
                 size += len(part)
                 if size >= PIECE_BYTES:
-                    self.transport.writelines(gathered)
+                    write_all(self.transport, gathered)
                     gathered, size = [], 0
                     await self._drain(patience)
         if gathered:
-            self.transport.writelines(gathered)
+            write_all(self.transport, gathered)
             await self._drain(patience)
 
     async def _drain(self, patience: asyncio.Timeout) -> None:

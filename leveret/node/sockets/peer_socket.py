@@ -18,6 +18,7 @@ from leveret.links import link
 from leveret.links.failure_detector import OUT
 from leveret.links.link import Buffer, Failed, Frames, Identity, Link, LinkOptions, Ready
 from leveret.node.sockets.tls_failures import tell_failures
+from leveret.node.system.writing import write_all
 
 if TYPE_CHECKING:
     from leveret.node.config.settings import TlsOptions
@@ -177,12 +178,8 @@ class PeerSocket(asyncio.Protocol):
         buffers = self.link.take()
         if len(buffers) == 1:
             self.transport.write(buffers[0])
-        elif buffers and isinstance(self.transport, asyncio.Transport):
-            # A command line tool's; a node runs on uvloop. Before Python 3.12.9 and 3.13.2 asyncio's own `writelines`
-            # never says that its buffer is full (CVE-2024-12254).
-            self.transport.write(b"".join(buffers))
         elif buffers:
-            self.transport.writelines(buffers)
+            write_all(self.transport, buffers)
 
     def unsent_bytes(self) -> int:
         return self.link.out_bytes + (0 if self.transport is None else self.transport.get_write_buffer_size())
