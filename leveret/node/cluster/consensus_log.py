@@ -52,7 +52,7 @@ from leveret.raft.start import bootstrap, force_alone
 from leveret.storage.segments.disk import Disk
 
 SEGMENT_BYTES: Final = 8 * 1024 * 1024
-SNAPSHOT_SHARE: Final = 4  # The log may grow by so much less than a snapshot before the next one is written.
+SNAPSHOT_SHARE: Final = 8  # The log may grow by so much less than a snapshot before the next one is written.
 SNAPSHOT_AFTER_BYTES: Final = 4 * 1024 * 1024  # Read in well under a second; less would mean to write snapshots often.
 
 _BATCH_MARKER: Final = b"\xc3\xf5\xb8\xdb"

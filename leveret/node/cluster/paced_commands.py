@@ -24,7 +24,7 @@ REST: Final = 2.0  # For each second that a portion took.
 REST_S_MAX: Final = 1.0  # A portion that took longer has waited for something else.
 FREE: Final = 50  # Commands of a client that are not paced: whatever an application sets up when it starts.
 WINDOW_S: Final = 5.0  # A client's commands count for one to two windows.
-CLIENTS_REST: Final = 1.0  # For each second that a portion of clients' commands took.
+CLIENTS_REST: Final = 1.5  # For each second that a portion of clients' commands took: other nodes may do the same.
 CLIENTS_REST_S_MAX: Final = 0.25
 
 
@@ -51,7 +51,8 @@ class ClientCommands:
     """Paces clients that declare, bind or delete in a loop while others publish.
 
     A client may have `FREE` commands proposed at once, whatever others do. Further ones wait until the portion before
-    them is applied and a rest as long as that portion took is over; all that wait by then are the next portion.
+    them is applied and a rest half as long again as that portion took is over; all that wait by then are the next
+    portion.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, propose: Propose, is_serving: Callable[[], bool]) -> None:

@@ -664,8 +664,10 @@ class Both:
         self.bound: set[Row] = set()
         self.objects = {"q1": "q1", "q2": "q2"}
         for router in (self.lazy, self.eager):
+            router.add_exchange("alt", "fanout", {})
+            router.bind_queue("alt", "q3", "", {})
             for name, type in TYPES.items():
-                router.add_exchange(name, type, {})
+                router.add_exchange(name, type, alternate("alt"))
             for name in self.objects:
                 router.add_queue(name, name)
 
@@ -679,7 +681,7 @@ class Both:
         elif what == "delete exchange":
             for router in (self.lazy, self.eager):
                 router.remove_exchange(exchange)
-                router.add_exchange(exchange, TYPES[exchange], {})
+                router.add_exchange(exchange, TYPES[exchange], alternate("alt"))
             self.bound = {row for row in self.bound if row[0] != exchange}
         elif what == "delete queue":
             self._delete(name, queue)
@@ -735,7 +737,7 @@ class Both:
                 assert sorted(found) == sorted(wanted), (exchange, key)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=300)
 @given(steps, st.booleans())
 def test_what_is_left_for_later_leads_nowhere_else(history: list[tuple[str, str, str, list[str]]], looks: bool) -> None:
     both = Both()

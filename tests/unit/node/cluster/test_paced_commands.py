@@ -131,7 +131,7 @@ def test_what_an_application_sets_up_is_not_paced() -> None:
     assert not clients.clock.timers
 
 
-def test_a_client_that_declares_in_a_loop_rests_as_long_as_its_commands_take() -> None:
+def test_a_client_that_declares_in_a_loop_rests_longer_than_its_commands_take() -> None:
     clients = Clients()
     clients.use_up("bulk")
     clients.ask("bulk")
@@ -140,7 +140,7 @@ def test_a_client_that_declares_in_a_loop_rests_as_long_as_its_commands_take() -
     assert clients.answered == ["bulk"]
     clients.ask("bulk")
     assert not clients.under_way
-    clients.clock.wait(0.019)
+    clients.clock.wait(0.02 * paced_commands.CLIENTS_REST - 0.001)
     assert not clients.under_way
     clients.ask("other")
     assert len(clients.under_way) == 1  # A client that has declared little does not wait for the one that rests.
@@ -160,7 +160,7 @@ def test_clients_that_wait_are_the_next_portion_together() -> None:
     clients.clock.wait(paced_commands.CLIENTS_REST_S_MAX)
     assert len(clients.under_way) == paced_commands.AT_ONCE
     clients.agree(0.1)
-    clients.clock.wait(0.1)
+    clients.clock.wait(0.1 * paced_commands.CLIENTS_REST)
     assert len(clients.under_way) == 2
     clients.agree()
     assert clients.answered == names
