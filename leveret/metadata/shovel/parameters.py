@@ -22,6 +22,8 @@ PREFETCH: Final = 1_000
 PREFETCH_MAX: Final = 65_535  # AMQP has sixteen bits for it.
 DELAY_S: Final = 5.0
 DELAY_S_MAX: Final = 86_400.0
+COUNT_MAX: Final = (1 << 63) - 1
+DURATION_S_MAX: Final = (1 << 31) - 1
 URIS_MAX: Final = 64
 NAME_BYTES_MAX: Final = 255
 DURATION_S_MIN: Final = 15
@@ -149,16 +151,17 @@ def check_one_of(values: tuple[str, ...]) -> Check:
 
 
 def _delete_after(key: str, value: Json) -> list[str]:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
-    if is_count or value in (NEVER, QUEUE_LENGTH):
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return check_range(0, COUNT_MAX)(key, value)
+    if value in (NEVER, QUEUE_LENGTH):
         return []
     wanted = 'a number greater than or equal to 0, "never" or "queue-length"'
     return [f"{key} should be {wanted}, actually was {term(value)}"]
 
 
 def _duration(key: str, value: Json) -> list[str]:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31:
-        return []
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return check_range(1, DURATION_S_MAX)(key, value)
     return [f"{key} should be a number greater than 0, actually was {term(value)}"]
 
 

@@ -119,3 +119,13 @@ def test_metrics(broker: Broker) -> None:
     until(lambda: metrics(broker).get(forwarded) == 5, "it to go on with its count")
     broker.admin.call("delete_shovel", vhost="/", name=name)
     until(lambda: metrics(broker) == {}, "nothing to be told of it")
+
+
+def test_connections_of_a_shovel_that_an_operator_set_have_a_user_to_be_read(broker: Broker) -> None:
+    value = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b"}
+    broker.admin.call("set_parameter", vhost="/", component="shovel", name="s", value=value)
+    until(lambda: ask(broker, "GET", ONE)[1]["state"] == "running", "it to run")
+    for path in ("connections", "channels"):
+        rows = [one for one in ask(broker, "GET", path)[1] if one["name"].startswith("direct")]
+        assert [one["user"] for one in rows] == ["none", "none"]
+    assert ask(broker, "DELETE", ONE)[0] == 204

@@ -44,6 +44,8 @@ def test_contradictions() -> None:
         ("ack-mode", 5, "binary, actually was 5"),
         ("delete-after", "x", 'a number greater than or equal to 0, "never" or "queue-length", actually was <<"x">>'),
         ("delete-after", -1, 'a number greater than or equal to 0, "never" or "queue-length", actually was -1'),
+        ("delete-after", 1 << 63, "a number between 0 and 9.22337e+18, actually was 9223372036854775808"),
+        ("src-delete-after-duration", 1 << 31, "a number between 1 and 2.14748e+09, actually was 2147483648"),
         ("src-delete-after", 1.5, 'a number greater than or equal to 0, "never" or "queue-length", actually was 1.5'),
         ("prefetch-count", "x", 'a number, actually was <<"x">>'),
         ("add-forward-headers", "x", 'boolean, actually was <<"x">>'),
