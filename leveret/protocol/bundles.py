@@ -70,8 +70,12 @@ class Row(NamedTuple):
 
 def portions(contents: list[bytes], frame_max: int) -> list[tuple[int, int]]:
     """Return which neighbours go into one bundle. A message that fits in none is alone; `fits` tells."""
-    room = room_of(frame_max)
-    ends = list(accumulate([len(content) + _SIZE.size for content in contents]))
+    room, count = room_of(frame_max), len(contents)
+    sizes = list(map(len, contents))
+    if sizes.count(sizes[0]) == count:
+        step = max(room // (sizes[0] + _SIZE.size), 1)
+        return [(lo, min(lo + step, count)) for lo in range(0, count, step)]
+    ends = list(accumulate([size + _SIZE.size for size in sizes]))
     found, lo, before = [], 0, 0
     while lo < len(ends):
         hi = max(bisect_right(ends, before + room), lo + 1)
@@ -171,8 +175,8 @@ def _are_alike(contents: list[bytes], first: bytes, body_at: int) -> bool:
     head, size = first[: body_at + HEAD.size], len(first)  # With the size of the body.
     if size > body_at and _SIZE.unpack_from(first, body_at + 3)[0] + OVERHEAD != size - body_at:
         return False
-    has_head = methodcaller("startswith", head)
-    return all(map(has_head, contents)) and all([len(one) == size and one[-1] == END for one in contents])
+    has_head, has_end = methodcaller("startswith", head), methodcaller("endswith", END_BYTE)
+    return set(map(len, contents)) == {size} and all(map(has_head, contents)) and all(map(has_end, contents))
 
 
 def _kind_of(content: bytes, shapes: HeaderShapes) -> int:

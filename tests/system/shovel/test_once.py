@@ -11,6 +11,9 @@ import pytest
 
 import leveret.testing
 from leveret.node.shovels import supervisor
+from leveret.protocol import bundles
+from leveret.sessions.amqp import handshake
+from leveret.sessions.amqp.origin_channel import OriginChannel
 from leveret.testing import Broker, Cluster
 from tests.support.servers import until
 from tests.system.shovel.conftest import Site
@@ -76,6 +79,18 @@ def test_connections_that_break_again_and_again(here: Site, far: Site, at: str) 
     found = taken(far, "b", COUNT)
     assert found == Counter(bodies(COUNT))
     until(lambda: here.count("a") == 0, "the source to be empty")
+
+
+def test_a_leveret_that_knows_no_bundles(here: Site, far: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of an older version: messages go one by one, and none comes twice either."""
+    older = tuple(name for name in handshake.CAPABILITIES if name != bundles.CAPABILITY)
+    monkeypatch.setattr(handshake, "CAPABILITIES", older)
+
+    def no_bundle(*_: object) -> None:
+        raise AssertionError("a bundle was sent")
+
+    monkeypatch.setattr(OriginChannel, "on_bundle", no_bundle)
+    test_connections_that_break_again_and_again(here, far, "both")
 
 
 def test_another_consumer_that_returns_messages(here: Site, far: Site) -> None:

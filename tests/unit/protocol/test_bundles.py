@@ -42,9 +42,10 @@ def test_the_first_messages_of_a_bundle() -> None:
 
 
 @pytest.mark.parametrize("frame_max", [4_096, 10_000, 131_072])
-def test_portions_fit_into_frames_with_any_route(frame_max: int) -> None:
+@pytest.mark.parametrize("sizes", [[0, 50, 500, 3_000, 100_000], [0], [100], [3_000], [100_000]])
+def test_portions_fit_into_frames_with_any_route(sizes: list[int], frame_max: int) -> None:
     draw = random.Random(1)
-    contents = [message(bytes(draw.choice([0, 50, 500, 3_000, 100_000]))) for _ in range(200)]
+    contents = [message(bytes(draw.choice(sizes))) for _ in range(200)]
     portions = bundles.portions(contents, frame_max)
     assert [at for lo, hi in portions for at in range(lo, hi)] == list(range(200))
     longest = b"\xff" + b"e" * 255 + b"\xff" + b"k" * 255
