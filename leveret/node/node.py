@@ -798,6 +798,8 @@ class Node(consensus.ConsensusNode):
         self.pausing.end()
         self.shovels.stop()
         self.federation.stop()
+        if self.fatal is None:
+            await self.shovels.rest()
         self.samples.stop()
         self.client_commands.stop()
         for timer in (self._ticker, self._watch, self._syncer, self._pacer):

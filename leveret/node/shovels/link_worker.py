@@ -72,6 +72,7 @@ class LinkWorker(ABC):
         self.running: RunningLink | None = None
         self.wires: list[Wire] = []
         self.task: asyncio.Task[None] | None = None
+        self.is_closed: asyncio.Future[None] | None = None  # The connections of the last link are.
 
     # -- What each kind does differently -------------------------------------------------------------------------
 
@@ -119,7 +120,7 @@ class LinkWorker(ABC):
                 reason = f"internal error: {error!r}"
             ran_s = self.loop.time() - began if self.life is Life.RUNNING else 0.0
             if self.running is not None:
-                await self.running.rest_from_agreeing()
+                await self._quiet(self.running)
             self._drop_link()
             if self.is_stopped:
                 return
@@ -137,6 +138,12 @@ class LinkWorker(ABC):
             await asyncio.sleep(delay_s)
             self._become(Life.STARTING, f"it connects again after: {reason}")
 
+    async def _quiet(self, running: RunningLink) -> None:
+        """Wait for what the cluster was asked to agree on: it counts if the source can be told."""
+        is_quiet: asyncio.Future[None] = self.loop.create_future()
+        running.await_quiet(lambda: None if is_quiet.done() else is_quiet.set_result(None))
+        await is_quiet
+
     def _log_failure(self, reason: str, delay_s: float | None) -> None:
         """The same reason is told once, not with each attempt."""
         if reason != self.logged:
@@ -147,10 +154,14 @@ class LinkWorker(ABC):
     def _drop_link(self) -> None:
         running, self.running = self.running, None
         wires, self.wires = self.wires, []
+        is_closed = self.loop.create_future()
+        if running is not None:
+            self.is_closed = is_closed
 
         def close() -> None:
             for wire in wires:
                 wire.close()
+            is_closed.set_result(None)
 
         if running is None:
             close()

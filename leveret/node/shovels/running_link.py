@@ -49,7 +49,7 @@ class RunningLink:
         self.agreed = 0  # How many messages the cluster knows to be moved by this link,
         self.is_agreeing = False
         self.unsettled: list[Settlement] = []  # and what waits for that.
-        self.quiet: asyncio.Future[None] = loop.create_future()  # Nothing does, after it has ended.
+        self.when_quiet: list[Callable[[], None]] = []  # Called when nothing does.
         self.is_stopped = False
         self.paused = 0
         self.blocked_reason = ""
@@ -146,15 +146,19 @@ class RunningLink:
                 self._have_agreed(agree)
                 if self.is_done:
                     self._end(None)
-            if not self.is_agreeing and not self.quiet.done():
-                self.quiet.set_result(None)
+            if not self.is_agreeing:
+                waiting, self.when_quiet = self.when_quiet, []
+                for tell in waiting:
+                    tell()
 
         agree(count, then)
 
-    async def rest_from_agreeing(self) -> None:
-        """Wait until all that the cluster was asked to agree on is acknowledged. It has ended, so no more is asked."""
+    def await_quiet(self, then: Callable[[], None]) -> None:
+        """Call `then` when all that the cluster was asked to agree on is acknowledged."""
         if self.is_agreeing:
-            await self.quiet
+            self.when_quiet.append(then)
+        else:
+            then()
 
     def _acknowledge(self, settlements: list[Settlement]) -> None:
         machine = self.source.machine
@@ -198,10 +202,7 @@ class RunningLink:
         if self.rest is not None:
             self.rest.cancel()
         self.source.owner = self.destination.owner = None
-        if self.is_agreeing:
-            self.quiet.add_done_callback(lambda _: then())
-        else:
-            then()
+        self.await_quiet(then)
 
     def _end(self, reason: str | None) -> None:
         if not self.ended.done():

@@ -7,6 +7,7 @@ what does, so that no event can be missed; events only make it happen at once.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,7 @@ STARTED_AT_ONCE: Final = 20  # Workers that are started in one tick: each opens 
 HALT_S: Final = 5.0  # After which a worker begins anew that was halted for a change that did not come.
 BALANCE_S: Final = 5.0  # Before workers move to a node that has joined: a rolling restart must not move them about.
 MOVED_AT_ONCE: Final = 20
+REST_S: Final = 2.0
 
 
 class Shovels:
@@ -39,6 +41,7 @@ class Shovels:
         self.standing = Standing(node)  # That of federation links, too.
         self.is_assigning = False
         self.is_stopped = False
+        self.closing: list[asyncio.Future[None]] = []  # Of workers that were stopped with the node.
         self.able: list[str] = []  # The nodes that could run something when the leader last looked,
         self.able_since_s = 0.0  # and since when these could.
         self.settled = (-1, -1)  # The last epoch, and how many assignments there were, when nothing was left to do.
@@ -72,9 +75,16 @@ class Shovels:
         self.is_stopped = True
         for worker in self.workers.values():
             worker.stop()
+            if worker.is_closed is not None:
+                self.closing.append(worker.is_closed)
             if worker.forwarded > worker.reported:
                 self._report(worker, False)
         self.tick()
+
+    async def rest(self) -> None:
+        """Wait for what the cluster was asked to agree on, so that it is acknowledged, if that does not take long."""
+        if self.closing:
+            await asyncio.wait(self.closing, timeout=REST_S)
 
     async def halt(self, key: WorkKey) -> None:
         """Stop a worker, and have the cluster know how many messages it has moved: it is about to be paused or to be

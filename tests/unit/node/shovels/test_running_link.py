@@ -155,26 +155,29 @@ async def test_a_count_that_is_refused_ends_the_link() -> None:
 async def test_a_link_that_is_stopped_acknowledges_what_it_has_asked_for_and_no_more() -> None:
     running, cluster, sent, destination = counted(5)
     closed: list[str] = []
+    confirm(destination, 1)
+    cluster.answer()
     confirm(destination, 2)
     confirm(destination, 3)
     running.stop(lambda: closed.append("closed"))
     confirm(destination, 4)
     assert not closed
     cluster.answer()
-    await asyncio.sleep(0)
-    assert (sent, running.settled, closed, cluster.asked) == ([amqp.ack_through(2)], 2, ["closed"], [])
+    assert sent == [amqp.ack_through(1), amqp.ack_through(2)]
+    assert (running.settled, closed, cluster.asked) == (2, ["closed"], [])
 
 
-async def test_a_link_that_has_failed_rests_when_what_it_has_asked_for_is_answered() -> None:
+async def test_a_link_that_has_failed_is_quiet_when_what_it_has_asked_for_is_answered() -> None:
     running, cluster, sent, destination = counted(5)
+    confirm(destination, 1)
+    cluster.answer()
     confirm(destination, 2)
     destination.connection_lost(None)
-    resting = asyncio.ensure_future(running.rest_from_agreeing())
-    await asyncio.sleep(0)
-    assert running.ended.done() and not resting.done()
+    quiet: list[int] = []
+    running.await_quiet(lambda: quiet.append(running.settled))
+    assert running.ended.done() and not quiet
     cluster.answer()
-    await resting
-    assert (sent, running.settled) == ([amqp.ack_through(2)], 2)
+    assert quiet == [2] and sent == [amqp.ack_through(1), amqp.ack_through(2)]
 
 
 async def test_what_the_source_cannot_be_told_any_more_does_not_count() -> None:
@@ -182,5 +185,4 @@ async def test_what_the_source_cannot_be_told_any_more_does_not_count() -> None:
     confirm(destination, 2)
     running.source.connection_lost(None)
     cluster.answer()
-    await running.rest_from_agreeing()
     assert (sent, running.settled) == ([], 0)
