@@ -20,14 +20,13 @@ from benchmarks.ruler.brokers import (
     Leveret,
     RabbitMQ,
     Server,
-    first_program,
     free_ports,
     kept,
     new_folder,
-    plain_environment,
     running,
 )
 from benchmarks.ruler.calls import HOST
+from benchmarks.ruler.rabbitmq_programs import first_program, plain_environment
 
 MOSQUITTO_PROGRAMS: Final = ("mosquitto", "/usr/sbin/mosquitto")
 

@@ -19,11 +19,12 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
 from benchmarks.ruler.calls import HOST, Connection
+from benchmarks.ruler.rabbitmq_programs import ControlError, control, plain_environment, server_program
 from leveret.client.amqp import BrokerError
 from leveret.links.frame_types import CONTROL
 from leveret.links.link import Identity
@@ -36,9 +37,6 @@ FILL_TIMEOUT_S: Final = 600.0
 POLL_S: Final = 0.002
 COPIES_POLL_S: Final = 0.02
 ROOT: Final = Path(__file__).parent.parent.parent
-# Debian's wrappers in the path would start them as another user, so the programs behind them come first.
-RABBITMQ_PROGRAMS: Final = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
-RABBITMQCTL_PROGRAMS: Final = ("/usr/lib/rabbitmq/bin/rabbitmqctl", "rabbitmqctl")
 
 
 class Policy(NamedTuple):
@@ -257,7 +255,7 @@ class RabbitMQ(Broker):
 
     @staticmethod
     def program() -> str | None:
-        return first_program(RABBITMQ_PROGRAMS) if shutil.which("epmd") else None
+        return server_program()
 
     def command(self) -> list[str]:
         program = self.program()
@@ -318,26 +316,10 @@ class RabbitMQ(Broker):
         return int(began) / 1_000, int(ended) / 1_000
 
     def control(self, *words: str, timeout_s: float = CONTROL_TIMEOUT_S) -> str:
-        program = first_program(RABBITMQCTL_PROGRAMS)
-        if program is None:
-            raise BrokerError("rabbitmqctl is not where rabbitmq-server is")
-        command = [program, "--node", self.node, *words]
         try:
-            done = subprocess.run(
-                command,
-                env=self.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=timeout_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise BrokerError(f"rabbitmqctl {words[0]} took more than {timeout_s} s") from None
-        said = done.stdout.decode(errors="replace")
-        if done.returncode:
-            raise BrokerError(f"rabbitmqctl {words[0]} failed:\n{said[-2_000:]}")
-        return said
+            return control(words, self.environment(), timeout_s, ("--node", self.node))
+        except ControlError as error:
+            raise BrokerError(str(error)) from None
 
     def stop(self) -> float:
         try:
@@ -368,14 +350,6 @@ def _awaiting(queue: str, copies: int) -> str:
     step = f"case {count} >= {copies - 1} of true -> ok; false -> timer:sleep(20), Again() end"
     lookup = f"{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r({_binary('/')}, queue, {_binary(queue)}))"
     return f"Wait = fun Again() -> {lookup}, {step} end, "
-
-
-def plain_environment() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if not key.startswith(("LEVERET_", "RABBITMQ_"))}
-
-
-def first_program(programs: Sequence[str]) -> str | None:
-    return next((found for found in map(shutil.which, programs) if found), None)
 
 
 S = TypeVar("S", bound=Server)

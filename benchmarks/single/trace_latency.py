@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.ruler import calls
-from benchmarks.ruler.brokers import ROOT, free_ports, plain_environment
+from benchmarks.ruler.brokers import ROOT, free_ports
 from benchmarks.ruler.calls import Connection
+from benchmarks.ruler.rabbitmq_programs import plain_environment
 from benchmarks.ruler.workloads import PREFIX, scene
 from leveret.client import amqp
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
-from faults.machines import rabbitmq_node
+from benchmarks.ruler.rabbitmq_programs import server_program
 from faults.machines.helper import Helper
 from faults.machines.leveret_node import LeveretNode
 from faults.machines.node import Node, NodeError, until
@@ -29,7 +29,7 @@ _COUNT = itertools.count()
 @cache
 def why_not(broker: str = "leveret", disks: bool = False, clocks: bool = False) -> str | None:
     """Returns why a cluster cannot run here, or None."""
-    if broker == "rabbitmq" and rabbitmq_node.program() is None:
+    if broker == "rabbitmq" and server_program() is None:
         return "RabbitMQ is not installed (apt-get install rabbitmq-server)"
     if not Path("/dev/net/tun").exists() or shutil.which("ip") is None:
         return "/dev/net/tun or the program `ip` (package iproute2) is missing"

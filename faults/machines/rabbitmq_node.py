@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.ruler.rabbitmq_programs import ControlError, control, plain_environment, server_program
 from faults.machines.node import Node, NodeError
 
-PROGRAMS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
-CONTROL = ("/usr/lib/rabbitmq/bin/rabbitmqctl", "rabbitmqctl")
 DIST_PORT = 25672
 CONTROL_S = 60.0
 COOKIE = "FAULTS"
@@ -26,12 +23,6 @@ LINK_STATES = (
     " Link <- rpc:call(Node, rabbit_federation_status, status, [])]."
 )
 _NODE = re.compile(r"<'?([^<>']+?)'?\.\d+\.\d+\.\d+>")
-
-
-def program() -> str | None:
-    if shutil.which("epmd") is None:
-        return None
-    return next((found for found in map(shutil.which, PROGRAMS) if found), None)
 
 
 class RabbitmqNode(Node):
@@ -64,7 +55,7 @@ class RabbitmqNode(Node):
                 f"cluster_formation.classic_config.nodes.2 = {self.name}",
             ]
         (self.folder / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
-        found = program()
+        found = server_program()
         assert found is not None
         return [found]
 
@@ -99,25 +90,11 @@ class RabbitmqNode(Node):
 
     def control(self, *words: str) -> str:
         """Raises NodeError."""
-        tool = next(found for found in map(shutil.which, CONTROL) if found)
-        command = ["ip", "netns", "exec", self.space, tool, "--longnames", "--node", self.name, *words]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("RABBITMQ_")}
+        environment, options = plain_environment() | self.environment(), ("--longnames", "--node", self.name)
         try:
-            done = subprocess.run(
-                command,
-                env=environment | self.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=CONTROL_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise NodeError(f"rabbitmqctl {words[0]} took more than {CONTROL_S:g} s") from None
-        said = done.stdout.decode(errors="replace")
-        if done.returncode:
-            raise NodeError(f"rabbitmqctl {words[0]}: {said[-1_000:]}")
-        return said
+            return control(words, environment, CONTROL_S, options, launcher=("ip", "netns", "exec", self.space))
+        except ControlError as error:
+            raise NodeError(str(error)) from None
 
     def is_ready(self) -> bool:
         """Returns whether it greets clients: rabbitmqctl would take seconds to ask. A paused node does not listen."""

@@ -14,6 +14,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from leveret.base.shared_values import NO_ARRAY, NO_LIST
+
 _CHUNK_RANGES_MAX = 1024
 
 
@@ -23,9 +25,9 @@ class RangeSet:
     __slots__ = ("_lows", "_highs", "_starts", "count")
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
-        self._lows: list[array[int]] = []  # No chunk is ever empty.
-        self._highs: list[array[int]] = []
-        self._starts: array[int] = array("Q")
+        self._lows: list[array[int]] = NO_LIST  # No chunk is ever empty.
+        self._highs: list[array[int]] = NO_LIST
+        self._starts: array[int] = NO_ARRAY
         self.count = 0  # Of numbers, not ranges.
         for low, high in ranges:
             self.add(low, high)
@@ -113,16 +115,14 @@ class RangeSet:
     # -- changing --------------------------------------------------------------
 
     def clear(self) -> None:
-        self._lows, self._highs, self._starts, self.count = [], [], array("Q"), 0
+        self._lows, self._highs, self._starts, self.count = NO_LIST, NO_LIST, NO_ARRAY, 0
 
     def add(self, low: int, high: int) -> int:
         """Add a range. Return how many of its numbers are new."""
         assert 0 <= low <= high
         starts = self._starts
         if not starts:
-            self._lows.append(array("Q", (low,)))
-            self._highs.append(array("Q", (high,)))
-            starts.append(low)
+            self._begin(low, high)
             self.count = added = high - low + 1
             return added
         highs = self._highs[-1]
@@ -142,6 +142,9 @@ class RangeSet:
         added = high - low + 1
         self.count += added
         return added
+
+    def _begin(self, low: int, high: int) -> None:
+        self._lows, self._highs, self._starts = [array("Q", (low,))], [array("Q", (high,))], array("Q", (low,))
 
     def _add_inside(self, low: int, high: int) -> int:
         """Replace all ranges that touch or overlap low..high by one."""
@@ -164,9 +167,7 @@ class RangeSet:
     def _insert(self, low: int, high: int) -> None:
         """Insert a range that touches no other, without counting it."""
         if not self._starts:
-            self._lows.append(array("Q", (low,)))
-            self._highs.append(array("Q", (high,)))
-            self._starts.append(low)
+            self._begin(low, high)
             return
         chunk = max(bisect_right(self._starts, low) - 1, 0)
         lows, highs = self._lows[chunk], self._highs[chunk]
@@ -191,6 +192,8 @@ class RangeSet:
                 starts[chunk] = self._lows[chunk][0]
                 chunk += 1
         self.count -= removed
+        if removed and not self.count:
+            self.clear()
         return removed
 
     def _remove_from_chunk(self, chunk: int, low: int, high: int) -> int:
@@ -260,6 +263,9 @@ class RangeSet:
             raise ValueError("a range without an end")
         lows, highs = packed[::2], packed[1::2]
         one = cls()
+        if not packed:
+            return one
+        one._lows, one._highs, one._starts = [], [], array("Q")
         last = -2
         for low, high in zip(lows, highs, strict=True):
             if low <= last + 1 or high < low:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
 
 from leveret.base.json_values import Json
+from leveret.base.shared_values import shared
 from leveret.metadata.model import commands
 from leveret.metadata.model.commands import Command
 from leveret.metadata.model.records import NO_ARGUMENTS, DestinationKind
@@ -249,7 +250,8 @@ def _load_view(value: Any) -> View:
                 raise BadEncoding("an in-sync member is a name and a disk")
             pairs = tuple((each[0], each[1]) for each in disks)
             names, numbers = _load_texts(ring), (_whole(version), _whole(epoch))
-            return View(*numbers, _text(master), names, pairs, _whole(lossy), _whole(void))
+            # Queues with the same members have the same view, as long as nothing happens to one of them.
+            return shared(View(*numbers, _text(master), names, pairs, _whole(lossy), _whole(void)))
     raise BadEncoding(f"expected a view, found {_shown(value)}")
 
 

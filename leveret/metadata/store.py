@@ -34,6 +34,7 @@ from typing import Any, Final, TypeVar
 
 from leveret.base.json_values import Json, same_json
 from leveret.base.safe_regex import CHARACTERS_MAX, VHOST_COST_MAX, too_costly
+from leveret.base.shared_values import shared
 from leveret.metadata import assignments, client_sessions, retained_messages
 from leveret.metadata.federation.parameters import COMPONENTS, UPSTREAM
 from leveret.metadata.model import commands as c
@@ -71,7 +72,7 @@ from leveret.metadata.model.refusals import (
     resource,
     unfit,
 )
-from leveret.metadata.model.view import View, misfit, renamed, without
+from leveret.metadata.model.view import View, first_joined, misfit, renamed, without
 from leveret.metadata.mqtt import commands as m
 from leveret.metadata.mqtt.records import ClientSession, DueWill
 from leveret.metadata.mqtt.tables import RetainedTable, SessionTable
@@ -448,9 +449,9 @@ class Metadata(ImplicitBindings):
             command.auto_delete,
             command.arguments or NO_ARGUMENTS,
             command.owner,
-            command.node if command.view is None else command.view.master,
+            shared(command.node) if command.view is None else command.view.master,
             command.view,
-            {} if command.view is None else dict.fromkeys(command.view.ring, 1),
+            first_joined(command.view),
         )
         self.queues[vhost.name, command.name] = spec
         self.queue_counts[vhost.name] += 1

@@ -258,7 +258,8 @@ class Storage:
         for block in blocks:
             if block is not None:
                 self.log.append(block)
-        broker.mirrors.flush()  # Their blocks are part of the same write.
+        if broker.mirrors.mirrors:
+            broker.mirrors.flush()  # Their blocks are part of the same write.
 
     def _take_block(self, broker: Broker, queue: LocalQueue, now_ms: int) -> Block | None:
         if queue.mirror is not None:
@@ -317,8 +318,9 @@ class Storage:
         for queue, batch in logged:
             queue.on_logged(batch)  # It may let go of the batch.
         self.log.on_done(job)
-        for number, write in self.mirrors.synced(job).items():
-            broker.mirrors.on_synced(number, write)
+        if broker.mirrors.mirrors:
+            for number, write in self.mirrors.synced(job).items():
+                broker.mirrors.on_synced(number, write)
         self.maintain()
 
     def on_confirmed(self, broker: Broker, count: int) -> None:

@@ -77,6 +77,11 @@ def merged(ranges: list[tuple[int, int]]) -> Ranges:
 class Filling:
     """The side that fetches messages."""
 
+    __slots__ = (
+        "member", "cut", "bound", "after", "have", "marked", "wanted", "yielding", "_asked", "_age", "_unanswered",
+        "_pace", "_turn", "_write", "_budget",
+    )  # fmt: skip
+
     def __init__(self, member: Member, found: Recovered) -> None:
         self.member = member
         self.cut = found.cut
@@ -217,6 +222,8 @@ class Filling:
 
 class Source:
     """The side that gives messages. At most one read is under way for each member that asks."""
+
+    __slots__ = ("member", "reads")
 
     def __init__(self, member: Member) -> None:
         self.member = member

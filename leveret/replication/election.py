@@ -39,13 +39,16 @@ if TYPE_CHECKING:
 class MasterWatch:
     """Watches whether the master is there, and takes part in the election of the next one."""
 
+    __slots__ = ("member", "heard", "age", "standings", "poll_age", "left")
+
     def __init__(self, member: Member) -> None:
         self.member = member
         self.heard = False
         self.age = 0  # Ticks without hearing the master.
         self.standings: dict[str, Standing] | None = None  # By member: its state; None: no poll is under way.
         self.poll_age = 0
-        self.left: set[str] = set()  # Members that have left in this epoch: their disks have failed, or lost something.
+        # Members that have left in this epoch: their disks have failed, or lost something.
+        self.left: frozenset[str] = frozenset()
 
     @property
     def hears(self) -> bool:
@@ -77,9 +80,9 @@ class MasterWatch:
         self.standings = None
         if is_new_epoch:
             self.heard, self.age = self.member.is_newborn, 0  # Who creates a group leads it, and says only otherwise.
-            self.left.clear()
-        elif self.member.view is not None:
-            self.left.intersection_update(self.member.view.ring)  # If it returns to the ring, it is another copy.
+            self.left = frozenset()
+        elif self.left and self.member.view is not None:
+            self.left = self.left.intersection(self.member.view.ring)  # If it returns to the ring, it is another copy.
 
     def on_peer_up(self, peer: str) -> None:
         if self.standings is not None and peer in dict(self._in_sync()):
@@ -106,7 +109,7 @@ class MasterWatch:
     def on_leave(self, peer: str) -> None:
         view = self.member.view
         assert view is not None
-        self.left.add(peer)
+        self.left |= {peer}
         if peer == view.master:
             self.heard = False
             self.check(at_once=True)

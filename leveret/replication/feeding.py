@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leveret.base.shared_values import shared
 from leveret.metadata.model.view import View
 from leveret.replication.packed_block import is_prompt
 from leveret.replication.ring_frames import (
@@ -60,6 +61,11 @@ class Child:
 
 class Feeding:
     """The neighbours of a member in the ring."""
+
+    __slots__ = (
+        "member", "left", "feed", "children", "waiting", "relay", "moved", "_tried", "_quiet", "_asked", "_lagged",
+        "_got_sum",
+    )  # fmt: skip
 
     def __init__(self, member: Member) -> None:
         self.member = member
@@ -99,7 +105,7 @@ class Feeding:
     def on_view(self, view: View, is_new_epoch: bool) -> None:
         me = self.member.me
         order = view.order()
-        self.left = tuple(reversed(order[: order.index(me)])) if me in order else ()
+        self.left = shared(tuple(reversed(order[: order.index(me)]))) if me in order else ()
         if self.member.options.star:
             self.left = self.left[-1:] + self.left[:-1]
         if is_new_epoch:

@@ -32,9 +32,9 @@ the former had died.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from leveret.base.shared_values import shared
 from leveret.metadata.model.view import Disk, View, forced, is_of
 from leveret.replication.packed_block import start_block
 from leveret.replication.ring_frames import NEWBORN_PATIENCE, Confirmed, Entry, HandOverDue, Pulse, Resumed, Started
@@ -58,6 +58,11 @@ class Lag(NamedTuple):
 class Master:
     """The state of the master, for one epoch."""
 
+    __slots__ = (
+        "member", "view", "epoch", "start_number", "table", "told_order", "maybe", "joining", "not_again", "marks",
+        "stuck", "handing", "hasty", "own_late", "_others", "_told", "_needed",
+    )  # fmt: skip
+
     def __init__(self, member: Member, view: View) -> None:
         self.member = member
         self.view = view
@@ -65,17 +70,17 @@ class Master:
         self.start_number = member.tail.end + 1
         self.table: dict[str, Entry] = {}  # The last report of each other member, in this epoch.
         self.told_order: dict[str, str] = {}  # Members, with their disk ids, that know the operator's order.
-        self.maybe: set[Disk] = set()
+        self.maybe: frozenset[Disk] = frozenset()
         self.joining: dict[Disk, int] = {}  # By joining member: ticks for which confirms have waited.
         self.not_again: dict[Disk, int] = {}  # Members waited for in vain, and until when they are not again.
-        self.marks: deque[int] = deque([self.start_number], maxlen=3)  # The ends of the log at the last ticks.
+        self.marks: tuple[int, ...] = (self.start_number,)  # The ends of the log at the last ticks.
         self.stuck: dict[Disk, tuple[int, int, int]] = {}  # Received, durable, ticks without a change.
         self.handing: tuple[str, int] | None = None  # The next master, and the time limit.
         self.hasty = False  # The hand-over does not wait for disks.
         self.own_late = 0  # Ticks for which only this node's disk has held up confirms.
         self._others = 0  # The block that all others had on disk at the last tick.
         self._told = (0, 0)
-        self._needed: list[Disk] = []  # The other members that count.
+        self._needed: tuple[Disk, ...] = ()  # The other members that count.
         self._recount()
 
     def start(self) -> None:
@@ -120,7 +125,7 @@ class Master:
     def on_view(self, view: View) -> None:
         """Note a newer view of this epoch: all earlier proposals are decided."""
         self.view = view
-        self.maybe.clear()
+        self.maybe = frozenset()
         ring, in_sync, joined = set(view.ring), set(view.in_sync), self.member.joined
         self.joining = {key: age for key, age in self.joining.items() if key not in in_sync and key[0] in ring}
         self.table = {
@@ -153,7 +158,7 @@ class Master:
 
     def on_tick(self) -> None:
         member = self.member
-        self.marks.append(member.tail.end)
+        self.marks = (*self.marks[-2:], member.tail.end)
         for key in list(self.joining):
             self.joining[key] += 1
             if self.joining[key] > member.options.patience and key not in self.maybe:
@@ -177,7 +182,7 @@ class Master:
 
     def _recount(self) -> None:
         needed = set(self.view.in_sync) | self.maybe | set(self.joining)
-        self._needed = sorted(key for key in needed if key[0] != self.member.me)
+        self._needed = shared(tuple(sorted(key for key in needed if key[0] != self.member.me)))
 
     def _entry(self, key: Disk) -> Entry:
         entry = self.table.get(key[0])
@@ -230,7 +235,7 @@ class Master:
         floor = max(member.confirmed, self.start_number)
         ready = [key for key in self.joining if self._entry(key).complete and self._entry(key).durable >= floor]
         if ready and member.proposal_age is None:
-            self.maybe.update(ready)
+            self.maybe = self.maybe.union(ready)
             self._recount()
             names = {name for name, _ in ready}
             self._propose(in_sync=(*(key for key in self.view.in_sync if key[0] not in names), *ready))

@@ -31,10 +31,10 @@ in-sync set when it holds up a confirm, and comes back like any that was down.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from leveret.base.shared_values import shared
 from leveret.metadata.model.view import View
 from leveret.replication.catch_up import Filling, Source
 from leveret.replication.election import MasterWatch
@@ -43,6 +43,7 @@ from leveret.replication.log_tail import Tail
 from leveret.replication.master import Master
 from leveret.replication.packed_block import last_message
 from leveret.replication.ring_frames import (
+    PLAIN,
     Append,
     Apply,
     Attach,
@@ -85,12 +86,20 @@ from leveret.storage.format.queue_block import Block, Run
 from leveret.storage.format.queue_marks import Mark
 
 _STAMPS_PER_LIFE: Final = 1 << 36
+_NOBODY: Final[Mapping[str, int]] = {}
 
 
 class Member:
     """One copy of a mirrored queue. `life` rises with every member that this node makes for the group, over its
     restarts too: frames of an earlier one may still arrive. `born`: the group was created by a command that this very
     process proposed, so no process can have led its first epoch before."""
+
+    __slots__ = (
+        "group", "me", "disk", "lost", "options", "born", "out", "view", "joined", "version", "links", "majority",
+        "ordered", "failed", "ticks", "proposal_age", "tail", "confirmed", "messages", "delivered", "durable",
+        "complete", "read_at", "written", "synced_to", "floor", "unsynced", "_report", "_forget_due", "_stamp",
+        "neighbours", "master", "doubt", "filling", "source",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -108,13 +117,13 @@ class Member:
         self.me = me
         self.disk = disk
         self.lost = lost
-        self.options = options or Options()
+        self.options = options or PLAIN
         self.born = born
         self.out: list[Effect] = []
         self.view: View | None = None
-        self.joined: Mapping[str, int] = {}  # By member: the version with which it joined, if known.
+        self.joined: Mapping[str, int] = _NOBODY  # By member: the version with which it joined, if known.
         self.version = 0  # The newest version on which the state here depends: of the view, or of what was confirmed.
-        self.links: set[str] = set()
+        self.links: frozenset[str] = frozenset()
         self.majority = True
         self.ordered: bool | None = None  # An operator's order to fill mirrors or not; None: as the options say.
         self.failed = False
@@ -131,7 +140,7 @@ class Member:
         self.written = 0
         self.synced_to = 0
         self.floor = 0  # The write with which the log starts. Before its sync, no number is valid.
-        self.unsynced: deque[tuple[int, int]] = deque()  # Write id, number of its last block.
+        self.unsynced: list[tuple[int, int]] = []  # Write id, number of its last block.
         # What to do at the end of the turn.
         self._report = False
         self._forget_due = False
@@ -205,7 +214,7 @@ class Member:
     # -- events of the shell -----------------------------------------------------------
 
     def on_peer_up(self, peer: str) -> None:
-        self.links.add(peer)
+        self.links = shared(self.links | {peer})
         if not self._takes_part:
             return
         assert self.view is not None
@@ -217,7 +226,7 @@ class Member:
         self.doubt.on_peer_up(peer)
 
     def on_peer_down(self, peer: str) -> None:
-        self.links.discard(peer)
+        self.links = shared(self.links - {peer})
         if self.out:  # Frames for it belong to the session that is over.
             self.out = [one for one in self.out if one.__class__ is not Send or one.to != peer]
         self.source.reads.pop(peer, None)
@@ -275,7 +284,7 @@ class Member:
         self.synced_to = write
         unsynced = self.unsynced
         while unsynced and unsynced[0][0] <= write:
-            self.durable = unsynced.popleft()[1]
+            self.durable = unsynced.pop(0)[1]
         self._report = self._forget_due = True
         if not self.complete:
             self.filling.on_synced()

@@ -1,8 +1,8 @@
 """Blocks as bytes, as they travel along the ring.
 
 The ring uses only a block's queue, epoch, number and size. A block from another node is a `PackedBlock`: it keeps its
-bytes, so that passing it on costs nothing, and decodes its messages only on demand. Many blocks pass a mirror without
-that.
+bytes, so that passing it on costs nothing, and decodes its messages only on demand. Most blocks pass through a mirror
+without being decoded.
 """
 
 from __future__ import annotations

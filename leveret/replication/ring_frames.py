@@ -292,7 +292,7 @@ class Recovered(NamedTuple):
 NEWBORN_PATIENCE: Final = 4  # A group that is just being created repeats itself so many times more slowly.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Options:
     """Options of a member. Times are in ticks, of which a shell has about twenty a second."""
 
@@ -316,3 +316,6 @@ class Options:
     frame_bytes: int = 1 << 20  # The blocks in one frame.
     frame_blocks: int = 1024
     piece_bytes: int = 1 << 20
+
+
+PLAIN: Final = Options()

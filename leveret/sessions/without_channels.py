@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.remote.direct_reply_to import BusyLink
     from leveret.broker.session.session import Session
+    from leveret.broker.vhost import Vhost
     from leveret.sessions.output import Output
+    from leveret.sessions.peer import Peer
 
 NO_CHANNELS: Final[dict[int, Any]] = {}
 
@@ -30,25 +32,36 @@ class ConnectionWithoutChannels(ABC):
     """The part of a connection that does not depend on its protocol."""
 
     __slots__ = (
-        "blocked", "broker", "busy", "close_reason", "closed", "crowded_queue", "has_published", "held", "login_part",
-        "on_entered", "on_released", "output", "session", "spreads", "waits",
+        "blocked", "broker", "busy", "close_reason", "closed", "connected_ms", "crowded_queue", "has_published", "held",
+        "login_part", "number", "on_entered", "on_released", "output", "peer", "received_bytes", "received_count",
+        "received_ms", "received_since_tick", "session", "spreads", "ticked_ms", "user", "vhost", "waits",
     )  # fmt: skip
 
-    broker: Broker
-    output: Output
-    session: Session | None
+    output: Output  # Each protocol makes its own, and the next one.
     login_part: LoginPart
-    closed: bool
-    close_reason: str
-    held: bool
-    waits: int
-    busy: bool
-    blocked: bool
-    spreads: bool
-    has_published: bool
-    crowded_queue: AnyQueue | BusyLink | None
-    on_released: Callable[[], None] | None
-    on_entered: Callable[[], None] | None
+
+    def __init__(self, broker: Broker, peer: Peer) -> None:
+        self.broker = broker
+        self.number = broker.number_connection()
+        self.peer = peer
+        self.closed = False  # Whether `life` is CLOSED: asked for each packet or frame.
+        self.close_reason = ""
+        self.user = ""
+        self.vhost: Vhost | None = None
+        self.session: Session | None = None
+        self.held = False
+        self.waits = 0  # Held because so many answers have not come.
+        self.blocked = False  # Held because it has published during an alarm.
+        self.spreads = False  # Held because the turn's budget for publishes to many queues is used up.
+        self.crowded_queue: AnyQueue | BusyLink | None = None
+        self.has_published = False
+        self.busy = False  # Packets or frames are being processed.
+        self.on_released: Callable[[], None] | None = None
+        self.on_entered: Callable[[], None] | None = None
+        self.connected_ms = broker.wall_ms
+        self.received_bytes = self.received_count = 0
+        self.received_ms = self.ticked_ms = broker.now_ms
+        self.received_since_tick = True
 
     @abstractmethod
     def _go_on(self) -> None:

@@ -126,7 +126,7 @@ class MirrorLog:
         assert block.number == mirror.end + 1, f"block {block.number} behind {mirror.end}"
         entry = MirrorEntry(MIRRORED, 0, queue)
         entry.set_head(block.epoch, block.number, block.time_ms, block.delivered_through)
-        marks = marks_of(block.number, block.marks)
+        marks = marks_of(block.number, block.marks) if block.marks else []
         entry.set_changes(block.settled, block.requeued, block.counts, marks)
         if raw is not None:
             content_bytes, count = self._hold_raw(entry, block, raw)
@@ -135,7 +135,8 @@ class MirrorLog:
         if content_bytes > CONTENT_BYTES_MAX:
             raise ValueError(f"a block of {content_bytes} bytes; the log takes {CONTENT_BYTES_MAX}")
         entry.add_bytes(content_bytes + RECORD_OVERHEAD * (count + len(block.settled) + len(block.requeued)))
-        entry.add_bytes(marks_bytes(marks))
+        if marks:
+            entry.add_bytes(marks_bytes(marks))
         item = Unapplied(block.epoch, block.number, entry.first, count, content_bytes)
         entry.write_item(item)
         mirror.tail.append(item)
@@ -299,7 +300,7 @@ class MirrorLog:
         item.become(VOID)
         if item.segment:
             self._count(item, -1)
-            mirror.void.add(item.place)
+            mirror.add_void(item.place)
         if item.entry is not None:
             item.entry.cut_off()
             self.voiding += 1
@@ -312,7 +313,7 @@ class MirrorLog:
         mirror = queue.mirror
         assert mirror is not None
         for block in blocks:
-            item = mirror.tail.popleft()
+            item = mirror.tail.pop(0)
             assert (item.epoch, item.number) == (block.epoch, block.number), "blocks are applied in their order"
             mirror.advance(item.number)
             item.become(APPLIED)
@@ -373,14 +374,14 @@ class MirrorLog:
         item.write_by(None)
         there = (segment.number, place.offset)
         if item.state == VOID:
-            queue.mirror.void.add(there)
+            queue.mirror.add_void(there)
         elif item.state == APPLIED:
             if queue.refs.relocate(item.first, entry.source, *there, place.length, place.overhead):
                 segment.note(queue.id, item.first)
         else:
             if item.segment:  # It is a copy.
                 self._count(item, -1)
-                queue.mirror.void.add(item.place)
+                queue.mirror.add_void(item.place)
             item.set_place(*there, place.length, place.overhead)
             self.keep(queue, item)
 

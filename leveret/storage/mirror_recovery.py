@@ -98,7 +98,7 @@ class MirrorRecovery:
                 _place(mirror, item, header, place)
                 return True
             if header.type == MIRRORED and header.number > mirror.base:
-                mirror.void.add(place)
+                mirror.add_void(place)
             return place in mirror.void
         begins = header.flags & BEGUN and (mirror.released or not mirror.begun) and mirror.serial in (0, serial - 1)
         if begins and not mirror.broken:
@@ -112,7 +112,7 @@ class MirrorRecovery:
         if not mirror.broken and header.type == MIRRORED and header.number != mirror.end + 1:
             self._break(queue, place, f"block {header.number} stands behind {mirror.end}")
         if mirror.broken:
-            mirror.void.add(place)
+            mirror.add_void(place)
         else:
             self._do(queue, mirror, header, place, more)
         return True
@@ -139,11 +139,11 @@ class MirrorRecovery:
             _place(mirror, item, header, place)
         elif header.type == TRUNCATED:
             while mirror.tail and mirror.tail[-1].number > header.number:
-                mirror.void.add(mirror.tail.pop().place)
+                mirror.add_void(mirror.tail.pop().place)
             mirror.cut_history(header.number)
         elif header.type == RESTARTED:
             while mirror.tail:
-                mirror.void.add(mirror.tail.pop().place)
+                mirror.add_void(mirror.tail.pop().place)
             bound, disk, read_at, epochs, *flat = more
             mirror.set_disk(disk)
             pairs = list(zip(flat[::2], flat[1::2], strict=True))
@@ -174,7 +174,7 @@ class MirrorRecovery:
     @staticmethod
     def _leave(mirror: MirrorCopy, parts: list[Part]) -> None:
         """Void the contents of a piece whose last record was never written."""
-        mirror.void.update(part.place for part in parts)
+        mirror.add_void(*(part.place for part in parts))
         parts.clear()
 
     def _confirm(self, queue: QueueLog, mirror: MirrorCopy, number: int) -> None:
@@ -183,7 +183,7 @@ class MirrorRecovery:
             header = item.header or self._read(queue, item)
             if header is None:
                 return
-            mirror.tail.popleft()
+            mirror.tail.pop(0)
             mirror.advance(item.number)
             queue.advance(item.epoch, item.number, header.next, header.delivered_through)
             if item.count:
@@ -243,12 +243,12 @@ class MirrorRecovery:
             found = self._read_block(queue, item)
             if found is None:
                 while len(mirror.tail) > at:
-                    mirror.void.add(mirror.tail.pop().place)
+                    mirror.add_void(mirror.tail.pop().place)
                 mirror.cut_history(mirror.end)
                 break
             header, run = found
             item.forget_header()
-            mirror.blocks.append(
+            mirror.add_block(
                 Block(
                     queue.id, header.epoch, header.number, header.time_ms, run, header.settled(), header.requeued(),
                     header.delivered_through, header.counts(),
@@ -268,7 +268,7 @@ def settle(queue: QueueLog, ranges: list[tuple[int, int]]) -> None:
 
 def _place(mirror: MirrorCopy, item: Unapplied, header: Header, place: tuple[int, int]) -> None:
     if item.segment and item.place != place:
-        mirror.void.add(item.place)
+        mirror.add_void(item.place)
     item.set_place(*place, header.length, header.overhead, header)
 
 

@@ -213,10 +213,11 @@ class PriorityReady:
 
 
 def rows_of(ready: deque[Entry]) -> Iterator[deque[Entry]]:
-    """Yield the ready messages of a queue in rows of ascending numbers, which may be changed; most have one row."""
+    """Yield the ready messages of a queue in rows of ascending numbers, which may be changed; most have one or none."""
     levels = cast("PriorityReady | deque[Entry]", ready)
     if not isinstance(levels, PriorityReady):
-        yield levels
+        if levels:
+            yield levels
         return
     yield levels.unsorted
     for level in levels.levels():

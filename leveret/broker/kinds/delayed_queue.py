@@ -161,7 +161,8 @@ class DelayedQueue(Queue):
             else:
                 known = self.fresh.get(batch.first)
                 self.fresh[batch.first] = Fresh(batch, due_ms if known is None else min(due_ms, known.due_ms))
-        self.ready.clear()
+        if self.ready:
+            self.ready.clear()
 
     def _note(self, run: Run, lo: int, hi: int) -> int:
         """Put messages on the schedule; when the first of them is due."""
@@ -445,7 +446,9 @@ class DelayedQueue(Queue):
 
     def _settle(self, number: int) -> None:
         settled = self.settled
-        if settled and settled[-1][1] == number - 1:
+        if not settled:
+            self.settled = [(number, number)]
+        elif settled[-1][1] == number - 1:
             settled[-1] = (settled[-1][0], number)
         else:
             settled.append((number, number))

@@ -55,6 +55,7 @@ class PriorityQueue(Queue):
 
     def __init__(self, spec: QueueSpec, host: Host, highest: int) -> None:
         super().__init__(spec, host)
+        self.reset_totals()
         self.levels = PriorityReady(highest)
         self.ready = cast("deque[Span | Gap]", self.levels)
         self.shown: list[tuple[int, int]] = []  # Handed out, and the log does not know.
@@ -126,7 +127,7 @@ class PriorityQueue(Queue):
             out = RangeSet(merged(self.shown))
             for first, last in self.settled:
                 out.remove(first, last)
-            self.requeued += out
+            self.requeued = [*self.requeued, *out]
             self.shown = []
         block = super().take_block(time_ms)
         if block is not None:

@@ -135,6 +135,7 @@ class StreamQueue(LocalQueue):
 
     def __init__(self, spec: QueueSpec, host: Host) -> None:
         super().__init__(spec, host)
+        self.reset_totals()
         self.retention = Retention()
         self.first = 1  # The oldest message that is kept.
         self.committed = self.restored = 0
@@ -171,10 +172,7 @@ class StreamQueue(LocalQueue):
         host.content_bytes += size
         host.unlogged_bytes += size
         if pending is not None:
-            pending.waiting += 1
-            self.awaiting.append(pending)
-            if self.due_confirms is not None:
-                self.due_confirms.append((self.next_seq - count, count, pending))
+            self._await_safe(pending, count)
         self.totals.published += count
         host.dirty[self] = None
         if self.extensions is not None:
@@ -211,7 +209,7 @@ class StreamQueue(LocalQueue):
     def add_consumer(self, consumer: Consumer) -> None:
         if consumer.exclusive:
             self.exclusive_consumer = consumer
-        self.consumers.append(consumer)
+        self._append_consumer(consumer)
         self.used_ms = self.host.now_ms
         reader = self.reader_of[consumer] = Reader(consumer)
         kind, value = consumer.begins_at or Start(NEXT)
@@ -512,7 +510,7 @@ class StreamQueue(LocalQueue):
         retention, host = self.retention, self.host
         last = retention.take(self.committed, host.wall_ms)
         if last >= self.first:
-            self.settled.append((self.first, last))
+            self.settled = [*self.settled, (self.first, last)]
             self.ready_count -= last - self.first + 1
             self.first = last + 1
             self._drop_tail(bisect_right(self.tail, last, key=_LAST))

@@ -226,7 +226,8 @@ class DetachedQueue(OrderedQueue):
                 if isinstance(entry.batch, SpooledBatch):
                     unseen.append((entry.batch, entry.lo, entry.hi))
         self.detachment.broker.spools.end_delivery(self.target, unseen)
-        self.ready.clear()
+        if self.ready:
+            self.ready.clear()
         self.ready_count, self.loading, self.front = 0, None, None
         return consumers
 

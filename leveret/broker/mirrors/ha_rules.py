@@ -26,14 +26,15 @@ Outside the hours of the window, mirrors do not fetch what they lack.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from leveret.base.shared_values import shared
 from leveret.broker.mirrors.status import lags
 from leveret.broker.remote.peer_frames import U64
 from leveret.links import frame_types
 from leveret.links.proposals import BadFrame
 from leveret.metadata.model.maintenance_mark import out_of_service
-from leveret.replication.ring_frames import Options
+from leveret.replication.ring_frames import PLAIN, Options
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from leveret.metadata.model.records import QueueSpec
     from leveret.metadata.rules.ha_policy import Window
 
-PLAIN: Final = Options()
 
 
 class HaRules:
@@ -105,7 +105,7 @@ class HaRules:
                 fill_bytes_per_tick=fill_bytes_per_tick,
                 fill_messages=fill_messages,
             )
-            self._last = (wanted, options)
+            self._last = (wanted, shared(options))
         return self._last[1]
 
     def _put(self, windows: dict[Mirror, Window], mirror: Mirror, window: Window | None) -> None:

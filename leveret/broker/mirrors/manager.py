@@ -47,10 +47,10 @@ in each tick, so that most of the node's time is left for the publishing clients
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.base.shared_values import NO_LIST, shared
 from leveret.broker.delivery.confirms import DOUBTED
 from leveret.broker.event_journal.queue_journal import QueueJournal
 from leveret.broker.kinds.priority_queue import claims_of
@@ -73,7 +73,7 @@ from leveret.replication import frame_codec
 from leveret.replication import ring_frames as f
 from leveret.replication.frame_codec import Packer, Unpacker
 from leveret.replication.member import Member
-from leveret.replication.ring_frames import Options
+from leveret.replication.ring_frames import PLAIN
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -108,13 +108,13 @@ class Mirror:
         self.heard = 0  # How many events it was told of: see `broadcast`.
         self.joined = spec.joined[member.me]  # The version of the view with which it became a member.
         self.queue: LocalQueue | None = None  # The queue that clients use, while this node is its master.
-        self.in_blocks: deque[tuple[int, Batch | None, list[Pending]]] = deque()  # Not confirmed yet, by number.
+        self.in_blocks: list[tuple[int, Batch | None, list[Pending]]] = NO_LIST  # Not confirmed yet, by number.
         # Likewise: publishes awaiting a confirm.
-        self.due_confirms: deque[tuple[int, Batch | None, list[DueConfirm]]] = deque()
+        self.due_confirms: list[tuple[int, Batch | None, list[DueConfirm]]] = NO_LIST
         # Batches of blocks that are confirmed but not applied: the store cannot read them yet, so the queue keeps them.
-        self.unapplied: deque[tuple[int, Batch]] = deque()
+        self.unapplied: list[tuple[int, Batch]] = NO_LIST
         # Blocks handed over before they were confirmed; the next master confirms them: see `MirrorManager._stopped`.
-        self.handed: deque[tuple[int, list[Pending]]] = deque()
+        self.handed: list[tuple[int, list[Pending]]] = NO_LIST
         self.syncing = False  # Whether the node's log says that its mirrors are being synchronised.
         self.proposed: View | None = None  # A view proposed by this node that is neither accepted nor refused yet.
 
@@ -136,11 +136,11 @@ class Mirror:
 
     def hand_on(self, number: int, awaiting: list[Pending]) -> None:
         """A block was handed over before it was confirmed."""
-        self.handed.append((number, awaiting))
+        self.handed = [*self.handed, (number, awaiting)]
 
     def forget_due_confirms(self) -> None:
         """Somebody else sees to the messages that are awaited."""
-        self.due_confirms.clear()
+        self.due_confirms = NO_LIST
 
     def let_go(self) -> None:
         """This node leads the queue no longer."""
@@ -152,17 +152,22 @@ class Mirror:
         self.forget_blocks()
 
     def forget_blocks(self) -> None:
-        self.in_blocks.clear()
-        self.due_confirms.clear()
-        self.unapplied.clear()
+        self.in_blocks = self.due_confirms = self.unapplied = NO_LIST
 
     def add_block(
         self, number: int, batch: Batch | None, awaiting: list[Pending], due_confirms: list[DueConfirm]
     ) -> None:
         """A block of the master is on its way round the ring."""
+        self.in_blocks = self.in_blocks or []
         self.in_blocks.append((number, batch, awaiting))
         if due_confirms:
+            self.due_confirms = self.due_confirms or []
             self.due_confirms.append((number, batch, due_confirms))
+
+    def keep_unapplied(self, number: int, batch: Batch) -> None:
+        """The block with this batch is confirmed, and the store cannot read it yet."""
+        self.unapplied = self.unapplied or []
+        self.unapplied.append((number, batch))
 
     @property
     def ordered(self) -> bool | None:
@@ -327,7 +332,7 @@ class MirrorManager:
         disk = disk_id(self.disk, self.broker.run, spec.durable, store.disk(spec.id), joined)
         # Neither number ever falls, and one of them has risen with each member that this node makes for the queue.
         life = self.life + joined
-        member = Member(spec.id, self.me, disk, life, store.lost(spec.id), Options(), recovered, born)
+        member = Member(spec.id, self.me, shared(disk), life, store.lost(spec.id), PLAIN, recovered, born)
         for peer in self.unpackers:
             member.on_peer_up(peer)
         member.on_majority(self.majority)
@@ -432,7 +437,8 @@ class MirrorManager:
         for group, frame in found:
             mirror = self.mirrors.get(group)
             if mirror is not None:
-                self.broadcast.catch_up(mirror)
+                if mirror.heard != self.broadcast.told:
+                    self.broadcast.catch_up(mirror)
                 mirror.member.on_frame(peer, frame)
                 self.touched[mirror] = None
             elif frame.__class__ is f.Attach and len(self.early) < EARLY_MAX:
@@ -472,7 +478,8 @@ class MirrorManager:
     def on_synced(self, group: int, write: int) -> None:
         mirror = self.mirrors.get(group)
         if mirror is not None:
-            self.broadcast.catch_up(mirror)
+            if mirror.heard != self.broadcast.told:
+                self.broadcast.catch_up(mirror)
             mirror.member.on_synced(write)
             self.touched[mirror] = None
             if mirror in self.storing_spilled:
@@ -557,7 +564,8 @@ class MirrorManager:
 
     def submit(self, mirror: Mirror, time_ms: int) -> None:
         """Take a block of the queue and send it round; later, if its master does not serve now."""
-        self.broadcast.catch_up(mirror)
+        if mirror.heard != self.broadcast.told:
+            self.broadcast.catch_up(mirror)
         queue, member = mirror.queue, mirror.member
         if queue is None:
             return
@@ -581,15 +589,15 @@ class MirrorManager:
     def on_confirmed(self, mirror: Mirror, durable: int) -> None:
         queue, in_blocks, due_confirms = mirror.queue, mirror.in_blocks, mirror.due_confirms
         while due_confirms and due_confirms[0][0] <= durable:
-            due_confirms.popleft()
+            del due_confirms[0]
         while in_blocks and in_blocks[0][0] <= durable:
-            number, batch, awaiting = in_blocks.popleft()
+            number, batch, awaiting = in_blocks.pop(0)
             if batch is not None and queue is not None:
                 queue.tell_safe(batch)
                 if number <= mirror.member.confirmed:
                     queue.on_logged(batch)
                 else:
-                    mirror.unapplied.append((number, batch))
+                    mirror.keep_unapplied(number, batch)
             for pending in awaiting:
                 self.confirmed += pending.count
                 pending.on_safe()
@@ -610,7 +618,8 @@ class MirrorManager:
                 self.touched.clear()
             mirror = self.performing.pop()
             if self._is_kept(mirror):
-                self.broadcast.catch_up(mirror)
+                if mirror.heard != self.broadcast.told:
+                    self.broadcast.catch_up(mirror)
                 left -= self._perform(mirror)
         for peer, packer in self.packers.items():
             for payload in packer.take():
@@ -662,11 +671,11 @@ class MirrorManager:
         assert self.store is not None
         self.store.apply(effect)
         while mirror.handed and mirror.handed[0][0] <= effect.blocks[-1].number:
-            for pending in mirror.handed.popleft()[1]:
+            for pending in mirror.handed.pop(0)[1]:
                 pending.on_safe()
         unapplied = mirror.unapplied
         while unapplied and unapplied[0][0] <= effect.blocks[-1].number:
-            _, batch = unapplied.popleft()
+            _, batch = unapplied.pop(0)
             if mirror.queue is not None:
                 mirror.queue.on_logged(batch)
 
@@ -675,7 +684,7 @@ class MirrorManager:
         if queue is not None and queue.gate is not None and queue.gate.on_confirmed(effect.durable):
             self.broker.dirty[queue] = None
             self.broker.on_loaded(queue)  # For basic.get that waits for a claim.
-        if self.ha_rules.may_confirm(mirror, effect.durable):
+        if not self.ha_rules.windows or self.ha_rules.may_confirm(mirror, effect.durable):
             self.on_confirmed(mirror, effect.durable)
 
     def _propose(self, mirror: Mirror, effect: f.ProposeView) -> None:

@@ -18,6 +18,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from leveret.base.range_set import RangeSet
+from leveret.base.shared_values import NO_DICT
 from leveret.broker.delivery.confirms import NEVER, Pending
 from leveret.storage.format.queue_marks import fits
 
@@ -36,9 +37,9 @@ class DurableState:
 
     def __init__(self, queue: LocalQueue) -> None:
         self.queue = queue
-        self.table: dict[bytes, bytes] = {}
-        self.changes: dict[bytes, bytes] = {}  # In no block yet. While there are some, there is a next block.
-        self.quiet: dict[bytes, bytes] = {}  # Changes that wait until a block is made for something else.
+        self.table: dict[bytes, bytes] = NO_DICT
+        self.changes: dict[bytes, bytes] = NO_DICT  # In no block yet. While there are some, there is a next block.
+        self.quiet: dict[bytes, bytes] = NO_DICT  # Changes that wait until a block is made for something else.
 
     @property
     def is_logged(self) -> bool:
@@ -53,55 +54,65 @@ class DurableState:
         """Sets an entry, or removes it if the value is empty. The caller keeps the limits: see `fits`."""
         assert self.fits(key, value), "the table is limited"
         if value:
-            self.table[key] = value
-        else:
-            self.table.pop(key, None)
+            self._put(key, value)
+        elif key in self.table:
+            del self.table[key]
         self._change(key, value)
+
+    def _put(self, key: bytes, value: bytes) -> None:
+        self.table = self.table or {}
+        self.table[key] = value
+
+    def _put_change(self, key: bytes, value: bytes) -> None:
+        self.changes = self.changes or {}
+        self.changes[key] = value
 
     def renew(self, key: bytes, value: bytes) -> None:
         """Sets an entry that is there to a value that is as long as its last one."""
-        self.table[key] = value
+        self._put(key, value)
         self._change(key, value)
 
     def _change(self, key: bytes, value: bytes) -> None:
         if self.is_logged:
-            self.changes[key] = value
+            self._put_change(key, value)
         self.queue.host.dirty[self.queue] = None
 
     def set_quietly(self, key: bytes, value: bytes) -> None:
         """Sets an entry that no block has to be made for: it goes into the next one that is made for something else."""
         assert self.fits(key, value), "the table is limited"
-        self.table[key] = value
+        self._put(key, value)
         if self.is_logged and key not in self.changes:
+            self.quiet = self.quiet or {}
             self.quiet[key] = value
         elif key in self.changes:
             self.changes[key] = value
 
     def set_in_block(self, key: bytes, value: bytes) -> None:
         """Sets an entry in the block that is being taken."""
-        self.table[key] = self.changes[key] = value
+        self._put(key, value)
+        self._put_change(key, value)
 
     def tell(self, key: bytes) -> None:
         """The next block tells this entry again."""
         if self.is_logged:
-            self.changes[key] = self.table[key]
+            self._put_change(key, self.table[key])
 
     def tell_all(self) -> None:
         """The next block tells the whole table: from now on there is a log that has to know of it."""
         if self.is_logged:
-            self.changes = dict(self.table)
+            self.changes = dict(self.table) if self.table else NO_DICT
             self.queue.host.dirty[self.queue] = None
 
     def take(self) -> dict[bytes, bytes] | None:
         """The changes, for a block."""
-        changes, self.changes = self.changes, {}
+        changes, self.changes = self.changes, NO_DICT
         if self.quiet:
-            changes, self.quiet = self.quiet | changes, {}
+            changes, self.quiet = self.quiet | dict(changes), NO_DICT
         return changes or None
 
     def restore(self, table: dict[bytes, bytes]) -> None:
         """The table as the log knows it: after a start, as a new master, or where the queue has moved to."""
-        self.table = table
+        self.table = table or NO_DICT
 
     def when_safe(self, then: Callable[[bool], None]) -> None:
         """Calls `then` when all changes are safe, with whether they are: False if the queue is led by another node now,

@@ -18,8 +18,9 @@ from abc import abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, Literal, cast
 
-from leveret.base.counters import MessageCounters
+from leveret.base.counters import UNCOUNTED, MessageCounters
 from leveret.base.range_set import Wanted, merged
+from leveret.base.shared_values import NO_DEQUE, NO_LIST
 from leveret.base.visible_text import visible
 from leveret.broker.delivery.answers import Status
 from leveret.broker.delivery.confirms import NEVER
@@ -97,20 +98,20 @@ class LocalQueue:
         self.noted_through = 0  # What of it the log knows.
         self.note_due = False
         self.open: Batch | None = None  # The batch that publishes are added to until its block is taken.
-        self.settled: list[tuple[int, int]] = []
-        self.requeued: list[tuple[int, int]] = []
+        self.settled: list[tuple[int, int]] = NO_LIST
+        self.requeued: list[tuple[int, int]] = NO_LIST
         self.durable_state = DurableState(self)
-        self.awaiting: list[Pending] = []  # What its next block is awaited by.
+        self.awaiting: list[Pending] = NO_LIST  # What its next block is awaited by.
         # Where it has mirrors: which messages of its next block are awaited.
         self.due_confirms: list[DueConfirm] | None = None
-        self.consumers: deque[Consumer] = deque()
+        self.consumers: deque[Consumer] = NO_DEQUE
         self.exclusive_consumer: Consumer | None = None
         self.crowded_at = NEVER  # More messages than this: publishers are slowed down.
         self.departure: Departure | None = None  # It is on its way to another node.
-        self.waiting: list[Callable[[AnyQueue], None]] = []  # Questions that are put off: see `is_deferring`.
-        self.waiting_consumers: set[Consumer] = set()  # Who wants to consume is among those that wait.
+        self.waiting: list[Callable[[AnyQueue], None]] = NO_LIST  # Questions that are put off: see `is_deferring`.
+        self.waiting_consumers: list[Consumer] = NO_LIST  # Who wants to consume is among those that wait.
         self.former_last_block = (0, 0)  # Epoch and number of the last block of the master before: see `handover`.
-        self.totals = MessageCounters()
+        self.totals: MessageCounters = UNCOUNTED
         self.used_ms = host.now_ms  # When somebody last asked for it, or consumed from it.
 
     def __repr__(self) -> str:
@@ -155,7 +156,7 @@ class LocalQueue:
     def resume(self) -> tuple[list[Parked], list[Callable[[AnyQueue], None]]]:
         """Ends holding and sealing. Gives the publishes and the questions that waited: see `parking`."""
         parked, waiting = self.parked, self.waiting
-        self.waiting = []
+        self.waiting = NO_LIST
         if parked is not None:
             is_cut_off = self.mirror is not None and not self.mirror.member.serving
             self._change_access(Access.FROZEN if is_cut_off else Access.OPEN)
@@ -225,7 +226,7 @@ class LocalQueue:
         self.mirror, self.epoch, self.number, self.former_last_block = mirror, epoch, number, former_last_block
         self.logs = 0  # The mirrors know only what is in blocks.
         if self.due_confirms is None:
-            self.due_confirms = []
+            self.due_confirms = NO_LIST
 
     def set_gate(self, gate: Gate) -> None:
         """From now on the gate decides what may be handed out."""
@@ -249,7 +250,7 @@ class LocalQueue:
         `awaiting`: publishes that wait for blocks of the ring; they are confirmed with the queue's next block, which is
         written behind those.
         """
-        self.awaiting[:0] = awaiting
+        self.awaiting = [*awaiting, *self.awaiting]
         self.mirror = self.due_confirms = None
         if self.gate is not None:
             self.gate.end()
@@ -359,6 +360,7 @@ class LocalQueue:
         """True: the question is put off until it is clear where the queue is. An answer of now might not hold there."""
         if not self.is_deferring:
             return False
+        self.waiting = self.waiting or []
         self.waiting.append(call)
         return True
 
@@ -385,7 +387,7 @@ class LocalQueue:
 
     def subscribe(self, consumer: Consumer, then: Callable[[Refusal | None], None]) -> None:
         if self.later(lambda queue: self._adopt_orphan(cast("Subscriber", consumer), queue, then)):
-            self.waiting_consumers.add(consumer)  # Unless its client ends it before that.
+            self.waiting_consumers = [*self.waiting_consumers, consumer]  # Unless its client ends it before that.
             return
         if self.deleted:
             then(self._gone())
@@ -439,15 +441,26 @@ class LocalQueue:
         if self.exclusive_consumer is consumer:
             self.exclusive_consumer = None
         if not self.consumers:
+            self.consumers = NO_DEQUE
             self.touch()
             self.crowded_at = NEVER
             if self.spec.auto_delete and not self.deleted:
                 self.host.on_unused(self, then)
 
+    def _append_consumer(self, consumer: Consumer) -> None:
+        if not self.consumers:
+            self.consumers = deque()
+        self.consumers.append(consumer)
+
+    def _drop_consumers(self) -> None:
+        if self.consumers:
+            self.consumers.clear()  # Whoever goes through them sees that there are none.
+            self.consumers = NO_DEQUE
+
     def take_consumers(self) -> list[Consumer]:
         """All its consumers, who have to go on elsewhere or wait: it has none any more."""
         consumers = list(self.consumers)
-        self.consumers.clear()
+        self._drop_consumers()
         self.exclusive_consumer = None
         return consumers
 
@@ -457,7 +470,7 @@ class LocalQueue:
         self._change_life(Life.GONE)
         for consumer in list(self.consumers):
             consumer.on_queue_deleted()
-        self.consumers.clear()
+        self._drop_consumers()
         self.let_go_of_all()
 
     def let_go_of_all(self) -> None:
@@ -474,7 +487,7 @@ class LocalQueue:
         # Whoever deleted the queue has taken care of its messages; or they are safe where it has gone.
         for pending in self.awaiting:
             pending.on_safe()
-        self.awaiting.clear()
+        self.awaiting = NO_LIST
 
     # -- The log ------------------------------------------------------------------------------------------------------
 
@@ -503,12 +516,13 @@ class LocalQueue:
             self.totals.written += len(batch.contents)
         self.number += 1
         self.note_due, self.noted_through = False, self.delivered_through
-        settled, self.settled = merged(self.settled), []
+        settled, self.settled = merged(self.settled or []), NO_LIST
         if self.extensions is not None:
             for tell in self.extensions.on_settlement:
                 tell(settled)
-        requeued, self.requeued = merged(self.requeued), []
-        through, changes = self.delivered_through, self.durable_state.take()
+        requeued, self.requeued = merged(self.requeued or []), NO_LIST
+        through, state = self.delivered_through, self.durable_state
+        changes = state.take() if state.changes or state.quiet else None
         block = Block(self.spec.id, self.epoch, self.number, time_ms, batch, settled, requeued, through, None, changes)
         if self.extensions is not None:
             for add_to in self.extensions.on_block:
@@ -530,7 +544,7 @@ class LocalQueue:
 
     def note_requeued(self, ranges: Iterable[tuple[int, int]]) -> None:
         """The next block says that these were given back."""
-        self.requeued += ranges
+        self.requeued = [*self.requeued, *ranges]
 
     def raise_delivered(self, through: int) -> None:
         """Messages up to this one may have been delivered, by another node."""
@@ -542,15 +556,26 @@ class LocalQueue:
 
     def take_awaiting(self) -> list[Pending]:
         """Take the publishes that wait for the block that is being taken, or for one that is not needed."""
-        awaiting, self.awaiting = self.awaiting, []
+        awaiting, self.awaiting = self.awaiting or [], NO_LIST
         return awaiting
+
+    def _await_safe(self, pending: Pending, count: int) -> None:
+        """A publisher waits until the last `count` messages are safe."""
+        pending.waiting += 1
+        if self.awaiting:
+            self.awaiting.append(pending)
+        else:
+            self.awaiting = [pending]
+        if self.due_confirms is not None:
+            self.due_confirms = self.due_confirms or []
+            self.due_confirms.append((self.next_seq - count, count, pending))
 
     def take_due_confirms(self) -> list[DueConfirm]:
         """Take the confirms that are due for messages of the block that is being taken."""
         due_confirms = self.due_confirms
         if not due_confirms:
             return []
-        self.due_confirms = []
+        self.due_confirms = NO_LIST
         return due_confirms
 
     def drop_last_due_confirm(self) -> None:
@@ -560,7 +585,7 @@ class LocalQueue:
 
     def await_block(self, pending: Pending) -> None:
         """Is told when the queue's next block is safe."""
-        self.awaiting.append(pending)
+        self.awaiting = [*self.awaiting, pending]
 
     def restore_state(self, table: dict[bytes, bytes]) -> None:
         """Its durable state has come from its log, or from where it was."""

@@ -17,6 +17,8 @@ from abc import abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from leveret.base.counters import UNCOUNTED, MessageCounters
+from leveret.base.shared_values import NO_DEQUE
 from leveret.broker.delivery.answers import Got, unreachable
 from leveret.broker.delivery.batch import Batch, Gap, Span
 from leveret.broker.delivery.confirms import NEVER
@@ -48,7 +50,7 @@ class OrderedQueue(LocalQueue):
 
     def __init__(self, spec: QueueSpec, host: Host) -> None:
         super().__init__(spec, host)
-        self.ready: deque[Span | Gap] = deque()
+        self.ready: deque[Span | Gap] = NO_DEQUE  # `begin_ready` makes one for the first message.
         self.ready_bytes = 0  # Of their bodies; counted only where there is a limit to it.
         self.loading: Gap | None = None
         self.timed = False  # Its messages, or some of them, grow old.
@@ -63,6 +65,19 @@ class OrderedQueue(LocalQueue):
         limits = (rules.max_length, rules.max_bytes, rules.delivery_limit)
         self.has_upkeep = self.timed or any(limit is not None for limit in limits)
         self.host.dirty[self] = None
+
+    def begin_ready(self) -> deque[Span | Gap]:
+        """Makes what the queue needs to have messages, and returns `ready`."""
+        if self.ready is NO_DEQUE:
+            self.ready = deque()
+            if self.totals is UNCOUNTED:
+                self.totals = MessageCounters()
+        return self.ready
+
+    def rest(self) -> None:
+        """Gives back what a queue without messages and consumers does not need."""
+        if not self.ready and self.ready.__class__ is deque:
+            self.ready = NO_DEQUE
 
     # -- Memory --------------------------------------------------------------------------------------------------
 
@@ -126,7 +141,7 @@ class OrderedQueue(LocalQueue):
             last.count += gap.count
             last.body_bytes += gap.body_bytes
         else:
-            self.ready.append(gap)
+            self.begin_ready().append(gap)
 
     def watch_ages(self) -> None:
         """Some of its messages have times to live of their own."""
@@ -226,7 +241,7 @@ class OrderedQueue(LocalQueue):
 
     def restore_gap(self, gap: Gap) -> None:
         """Messages that only the log has wait behind those restored before."""
-        self.ready.append(gap)
+        self.begin_ready().append(gap)
         self.ready_count += gap.count
 
     def restore_batch(self, batch: Batch, gone: Iterable[tuple[int, int]]) -> None:
@@ -237,7 +252,7 @@ class OrderedQueue(LocalQueue):
         at, last = batch.first, batch.last
         for low, high in [*gone, (last + 1, last + 1)]:
             if at < low:
-                self.ready.append(Span(batch, at - batch.first, low - batch.first))
+                self.begin_ready().append(Span(batch, at - batch.first, low - batch.first))
                 self.ready_count += low - at
             batch.left -= high - low + 1 if low <= last else 0
             at = high + 1
@@ -255,7 +270,7 @@ class OrderedQueue(LocalQueue):
     def add_consumer(self, consumer: Consumer) -> None:
         if consumer.exclusive:
             self.exclusive_consumer = consumer
-        self.consumers.append(consumer)
+        self._append_consumer(consumer)
         if self.consumer_order is None and consumer.priority:
             self.consumer_order = ConsumerOrder(self)
         elif self.consumer_order is not None:
@@ -277,7 +292,8 @@ class OrderedQueue(LocalQueue):
 
     def let_go_of_all(self) -> None:
         super().let_go_of_all()
-        self.ready.clear()
+        if self.ready:
+            self.ready.clear()
         self.loading = None
 
     # -- Delivering -------------------------------------------------------------------------------------------
@@ -440,6 +456,7 @@ class OrderedQueue(LocalQueue):
         if isinstance(got, Gap):
             self.host.when_loaded(self, lambda: self.fetch(no_ack, wanted, then))
         elif got is None:
+            self.begin_ready()
             self.totals.got_nothing += 1
             self.active_ms = self.host.now_ms
             then(None)
@@ -488,7 +505,7 @@ class OrderedQueue(LocalQueue):
 
     def put_back(self, entry: Span | Gap) -> None:
         """To the place that its numbers have among those that wait."""
-        ready, first, at = self.ready, entry.first, 0
+        ready, first, at = self.begin_ready(), entry.first, 0
         while at < len(ready) and ready[at].first < first:
             at += 1
         ready.insert(at, entry)

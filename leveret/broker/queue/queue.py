@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leveret.base.shared_values import NO_DEQUE
 from leveret.broker.delivery.batch import PLACE_BYTES, Batch, Gap, Span
 from leveret.broker.delivery.confirms import NEVER
 from leveret.broker.delivery.consumer import awaits_log
@@ -31,6 +32,7 @@ from leveret.broker.queue import ttl_and_length
 from leveret.broker.queue.hold import park
 from leveret.broker.queue.ordered_queue import KEEP_BYTES, OrderedQueue
 from leveret.metadata.model.refusals import Refusal
+from leveret.metadata.rules.queue_rules import PLAIN
 from leveret.storage.format.queue_block import EXPIRES, NOTED
 
 if TYPE_CHECKING:
@@ -105,6 +107,8 @@ class Queue(OrderedQueue):
         if last.__class__ is Span and last.batch is batch and last.hi == lo:
             last.hi += count
         else:
+            if ready is NO_DEQUE:
+                ready = self.begin_ready()
             ready.append(Span(batch, lo, lo + count))
         if kind & self.logs == self.logs:
             batch.stored = True
@@ -113,10 +117,7 @@ class Queue(OrderedQueue):
             batch.unlogged_bytes += size
             host.unlogged_bytes += size
             if pending is not None:
-                pending.waiting += 1
-                self.awaiting.append(pending)
-                if self.due_confirms is not None:
-                    self.due_confirms.append((self.next_seq - count, count, pending))
+                self._await_safe(pending, count)
         self.totals.published += count
         host.dirty[self] = None
         if self.extensions is not None:
@@ -254,6 +255,7 @@ class Queue(OrderedQueue):
         """Messages that only the log has are gone; for a reason, if nobody has acknowledged them."""
         if reason:
             self._tell_unserved(reason, first, last)
+        self.settled = self.settled or []
         self.settled.append((first, last))
         self._tell_settled(first, last)
         self.host.dirty[self] = None
@@ -272,7 +274,9 @@ class Queue(OrderedQueue):
             self._tell_settled(first, last)
         if batch.stored:
             settled = self.settled
-            if settled and settled[-1][1] == first - 1:
+            if not settled:
+                self.settled = [(first, last)]
+            elif settled[-1][1] == first - 1:
                 settled[-1] = (settled[-1][0], last)
             else:
                 settled.append((first, last))
@@ -300,6 +304,7 @@ class Queue(OrderedQueue):
         if shown:
             batch.mark_redelivered(lo, hi)
             if batch.stored:
+                self.requeued = self.requeued or []
                 self.requeued.append((first, last))
         elif not batch.paged and not batch.redelivered_within(lo, hi):  # Else somebody was shown them before.
             self.delivered_through = min(first - 1, self.delivered_through)
@@ -323,7 +328,8 @@ class Queue(OrderedQueue):
                 self.settle_unserved(entry.batch, entry.lo, entry.hi, "purged")
             else:
                 self.settle_numbers(entry.first, entry.last, "purged")
-        self.ready.clear()
+        if self.ready:
+            self.ready.clear()
         self.ready_count = self.ready_bytes = 0
         self.loading = None
         self.host.dirty[self] = None
@@ -380,6 +386,8 @@ class Queue(OrderedQueue):
                 self.open = None
             else:
                 batch.carried = True
+        elif not self.consumers:
+            self.rest()
 
     def on_logged(self, batch: Batch) -> None:
         """The block with this batch is on disk; that of a mirrored queue, on those of all mirrors that count."""
@@ -390,5 +398,6 @@ class Queue(OrderedQueue):
             for tell in self.extensions.on_logged:
                 tell()
         held, rules = self.host.content_bytes, self.rules
-        if held > self.host.content_bytes_max or rules.wants_disk(self.ready_count, self.memory_bytes):
+        wants_disk = rules is not PLAIN and rules.wants_disk(self.ready_count, self.memory_bytes)
+        if wants_disk or held > self.host.content_bytes_max:
             self.page_out()

@@ -535,7 +535,8 @@ def take_unconfirmed(broker: Broker, mirror: Mirror, queue: LocalQueue) -> list[
     if found:
         _note_epoch(queue, queue.epoch, found[-1].last)
         for awaiting in (*(one[2] for one in mirror.in_blocks), queue.awaiting):
-            awaiting[:] = [pending for pending in awaiting if pending not in taken]
+            if awaiting:
+                awaiting[:] = [pending for pending in awaiting if pending not in taken]
     return found
 
 

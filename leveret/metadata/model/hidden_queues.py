@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.metadata.model.records import QueueSpec
 from leveret.metadata.model.refusals import fits
+from leveret.metadata.model.view import first_joined
 from leveret.protocol.tables import Field, Table
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def make_hidden_queue(number: int, exchange: ExchangeSpec, node: str, view: View
         arguments=hidden_queue_arguments(exchange.name),
         node=node if view is None else view.master,
         view=view,
-        joined={} if view is None else dict.fromkeys(view.ring, 1),
+        joined=first_joined(view),
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from leveret.metadata.model import commands as c
 from leveret.metadata.model import events as e
 from leveret.metadata.model.refusals import Refusal, not_found, resource
-from leveret.metadata.model.view import View, is_of, misfit
+from leveret.metadata.model.view import View, first_joined, is_of, misfit
 
 if TYPE_CHECKING:
     from leveret.metadata.model.records import QueueSpec
@@ -52,7 +52,7 @@ def end_view(metadata: Metadata, command: c.EndView, events: list[e.Event]) -> R
     view = queue.view
     if view is None or view.version != command.version or view.ring != (queue.node,):
         return Refusal(406, f"{resource('queue', *reversed(key))} keeps its view: it is another one, or has mirrors")
-    plain = replace(queue, view=None, joined={}, last_version=view.version + 1, last_epoch=view.epoch)
+    plain = replace(queue, view=None, joined=first_joined(None), last_version=view.version + 1, last_epoch=view.epoch)
     metadata.queues[key] = plain
     events.append(e.ViewChanged(plain))
     return None
@@ -61,6 +61,8 @@ def end_view(metadata: Metadata, command: c.EndView, events: list[e.Event]) -> R
 def put_view(metadata: Metadata, queue: QueueSpec, view: View, events: list[e.Event]) -> None:
     ring = () if queue.view is None else queue.view.ring
     joined = {name: queue.joined[name] if name in ring else view.version for name in view.ring}
+    if joined == queue.joined:
+        joined = queue.joined  # Many queues share it.
     changed = replace(queue, view=view, node=view.master, joined=joined)
     metadata.queues[queue.vhost, queue.name] = changed
     events.append(e.ViewChanged(changed))

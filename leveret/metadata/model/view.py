@@ -25,6 +25,7 @@ neighbour is in sync too, and confirms never wait for blocks that pass through a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 Disk = tuple[str, str]  # A member and its disk id.
@@ -52,6 +53,16 @@ class View(NamedTuple):
             if name == member:
                 return disk
         return None
+
+
+def first_joined(view: View | None) -> dict[str, int]:
+    """Return `QueueSpec.joined` of a new queue with this view. Queues with the same ring share it."""
+    return _all_joined(() if view is None else view.ring)
+
+
+@lru_cache(maxsize=1_024)
+def _all_joined(ring: tuple[str, ...]) -> dict[str, int]:
+    return dict.fromkeys(ring, 1)
 
 
 def is_of(member: str, disk: str, joined: Mapping[str, int]) -> bool:

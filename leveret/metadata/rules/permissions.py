@@ -60,7 +60,8 @@ class Permissions:
             pattern = permission.read
         else:
             pattern = permission.configure
-        return _finds(pattern, name if name or kind == "queue" else DEFAULT_EXCHANGE_NAME)
+        # The usual pattern finds everything, and is no reason to remember each name.
+        return pattern == ".*" or _finds(pattern, name if name or kind == "queue" else DEFAULT_EXCHANGE_NAME)
 
     def check_topic(
         self,

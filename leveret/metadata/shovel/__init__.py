@@ -4,7 +4,7 @@
 - `parameters`: the keys of a shovel, RabbitMQ's checks and texts, and the `Shovel` that they make.
 - `records`, `commands`, `events`: who runs it. See `leveret.metadata.assignments` for the rules.
 
-`leveret.shovel` moves messages by them. No other package is needed to read any of it, except `base` and `protocol`.
+`leveret.shovel` moves messages by them.
 
 It imports `leveret.protocol` and `leveret.base`.
 """

@@ -6,9 +6,9 @@ and when a node has been down for `LOST_S`, it deletes that node's exclusive and
 connections of its MQTT clients lost. The delay is there so that a node that only lost a link for a moment keeps them.
 
 **Partial partitions.** A leader that cannot reach a node is no proof that nobody can. Nodes tell each other whom they
-are in contact with (`broker.ha_rules`), and the leader heeds it three times. A node that another one sees keeps its
-exclusive and transient queues, since its clients use them, and is not forgotten, since it lives. And if a voter sees
-more of the voters than the leader does, for `BETTER_S`, it gets the leadership: a node without a way to the leader
+are in contact with (`broker.mirrors.ha_rules`), and the leader heeds it three times. A node that another one sees keeps
+its exclusive and transient queues, since its clients use them, and is not forgotten, since it lives. And if a voter
+sees more of the voters than the leader does, for `BETTER_S`, it gets the leadership: a node without a way to the leader
 would learn nothing of what is agreed on, however many others it sees. So does any other voter, if the leader is paused.
 
 Joining, leaving and renaming are done by the leader. Another node that is asked names the leader.

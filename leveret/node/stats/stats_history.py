@@ -32,6 +32,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.base.counters import WORDS
+from leveret.base.shared_values import shared
 from leveret.broker.queue.local_queue import LocalQueue
 from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.node.system.time_slices import TimeSlices
@@ -302,7 +303,9 @@ class StatsHistory:
 
     def _note(self, rows: Rows, form: Form, tick: int, values: Iterable[int]) -> None:
         row = form.pack(tick, *values)
-        if not rows or rows[-1][8:] != row[8:]:
+        if not rows:
+            rows.append(shared(row))  # Thousands of queues may be made between two samples, all of them unused.
+        elif rows[-1][8:] != row[8:]:
             rows.append(row)
         if len(rows) > 1:
             self._histories += 1

@@ -53,6 +53,11 @@ INCOMPLETE: Final = -1
 class PublishFastPath:
     """The part of a connection that reads frames. What is not a publish or an ack goes to `_on_frame`."""
 
+    __slots__ = (
+        "arguments", "bundles", "contents", "frame_max", "has_published", "is_wide", "keys", "kind", "mixes",
+        "properties", "publisher", "queues", "repeat", "repeat_size", "repeat_skip", "resume_at", "route", "shapes",
+    )  # fmt: skip
+
     broker: Broker
     limits: Limits
     closed: bool

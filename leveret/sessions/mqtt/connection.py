@@ -54,9 +54,8 @@ from leveret.sessions.output import Output
 from leveret.sessions.without_channels import ConnectionWithoutChannels
 
 if TYPE_CHECKING:
-    from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.broker import Broker
     from leveret.broker.client_ids.client_ids import SessionChange
-    from leveret.broker.remote.direct_reply_to import BusyLink
     from leveret.broker.session.session import Session
     from leveret.broker.vhost import Vhost
     from leveret.metadata.model.refusals import Refusal
@@ -89,43 +88,22 @@ class Connection(ConnectionWithoutChannels):
     """One client."""
 
     __slots__ = (
-        "client_id", "client_packet_max", "connected_ms", "deliveries", "keep_alive_s", "later", "life", "limits",
-        "number", "packet_max", "peer", "publishing", "received_bytes", "received_count", "received_ms",
-        "received_since_tick", "rest", "subscribing", "ticked_ms", "user", "version", "vhost",
+        "client_id", "client_packet_max", "deliveries", "keep_alive_s", "later", "life", "limits", "packet_max",
+        "publishing", "rest", "subscribing", "version",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, peer: Peer, limits: MqttLimits) -> None:
-        self.broker = broker
-        self.number = broker.number_connection()
-        self.peer = peer
+        super().__init__(broker, peer)
         self.limits = limits
         self.life = Life.GREETING
-        self.closed = False  # As `life` says: asked for each packet.
         self.version = V311
         self.client_id = ""
-        self.user = ""
-        self.vhost: Vhost | None = None
-        self.session: Session | None = None
         self.keep_alive_s = 0
         self.packet_max = limits.packet_max_unauthenticated
         self.client_packet_max = SIZE_MAX
-        self.close_reason = ""
         self.output: Output = Output(self, broker)
         self.rest = b""
-        self.held = False
-        self.waits = 0  # Held because so many answers have not come.
-        self.blocked = False  # Held because it has published during an alarm.
-        self.spreads = False  # Held because the turn's budget for publishes to many queues is used up.
-        self.crowded_queue: AnyQueue | BusyLink | None = None
-        self.has_published = False
-        self.busy = False  # Packets are being processed.
         self.later: list[tuple[int, Callable[[], None]]] = []  # What is tried again with the next tick.
-        self.on_released: Callable[[], None] | None = None
-        self.on_entered: Callable[[], None] | None = None
-        self.connected_ms = broker.wall_ms
-        self.received_bytes = self.received_count = 0
-        self.received_ms = self.ticked_ms = broker.now_ms
-        self.received_since_tick = True
         self.login_part: MqttLogin = MqttLogin(self)
         self.publishing: Publisher | None = None  # Of a client that publishes.
         self.subscribing: Subscriptions | None = None  # Of a client that subscribes.

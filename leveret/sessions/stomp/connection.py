@@ -44,8 +44,7 @@ from leveret.sessions.stomp.transactions import Transactions
 from leveret.sessions.without_channels import ConnectionWithoutChannels
 
 if TYPE_CHECKING:
-    from leveret.broker.broker import AnyQueue, Broker
-    from leveret.broker.remote.direct_reply_to import BusyLink
+    from leveret.broker.broker import Broker
     from leveret.broker.session.session import Session
     from leveret.broker.session.topology import Topology
     from leveret.broker.vhost import Vhost
@@ -77,47 +76,27 @@ class Connection(ConnectionWithoutChannels):
     """One client."""
 
     __slots__ = (
-        "actions", "committed", "connected_ms", "deliveries", "effort", "escapes", "frame_limits", "inbox", "life",
-        "limits", "number", "peer", "publisher", "receive_ms", "received_bytes", "received_count", "received_ms",
-        "received_since_tick", "send_ms", "sent_ms", "session_id", "subscriptions", "ticked_ms", "told",
-        "transactions", "trims", "user", "version", "vhost",
+        "actions", "committed", "deliveries", "effort", "escapes", "frame_limits", "inbox", "life", "limits",
+        "publisher", "receive_ms", "send_ms", "sent_ms", "session_id", "subscriptions", "told", "transactions",
+        "trims", "version",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, peer: Peer, limits: StompLimits) -> None:
-        self.broker = broker
-        self.number = broker.number_connection()
-        self.peer = peer
+        super().__init__(broker, peer)
         self.limits = limits
         self.life = Life.GREETING
-        self.closed = False  # As `life` says: asked for each frame.
         self.version = V10
         self.escapes = True  # The client's version has escapes. Before CONNECT, what is refused has them anyway.
         self.trims = False  # It has none, and values may begin with spaces.
         self.session_id = ""
-        self.user = ""
-        self.vhost: Vhost | None = None
-        self.session: Session | None = None
         self.frame_limits: FrameLimits = limits.before_login
-        self.close_reason = ""
         self.output: Output = Output(self, broker)
         self.inbox = Inbox()
-        self.held = False
-        self.waits = 0  # Held because so many answers have not come.
-        self.blocked = False  # Held because it has published during an alarm.
-        self.spreads = False  # Held because the turn's budget for publishes to many queues is used up.
-        self.crowded_queue: AnyQueue | BusyLink | None = None
-        self.has_published = False
         self.told = 0  # ERROR frames.
-        self.busy = False  # Frames are being processed.
         self.effort = 0  # That the frames of this read have cost.
         self.actions: deque[Frame] = deque()  # Of a transaction that is being committed.
         self.committed: tuple[Frame, int] | None = None  # Its COMMIT, and the number of the last publish before it.
-        self.on_released: Callable[[], None] | None = None
-        self.on_entered: Callable[[], None] | None = None
-        self.connected_ms = broker.wall_ms
-        self.received_bytes = self.received_count = 0
-        self.received_ms = self.ticked_ms = self.sent_ms = broker.now_ms
-        self.received_since_tick = True
+        self.sent_ms = broker.now_ms
         self.send_ms = self.receive_ms = 0  # Of heart-beats; 0: there are none.
         self.login_part: StompLogin = StompLogin(self)
         self.publisher: Publisher = Publisher(self)

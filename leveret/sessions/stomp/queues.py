@@ -101,6 +101,7 @@ def _offset(text: str) -> Field:
 
 
 def refuse_selector(headers: Mapping[str, str]) -> None:
-    """RabbitMQ passes over selectors, and delivers everything. A client that has one would take what is not its."""
+    """Refuse selectors. RabbitMQ ignores them and delivers everything, so that a client gets messages it did not ask
+    for."""
     if "selector" in headers:
         raise StompError("Invalid header", "'selector' is not allowed on 'SUBSCRIBE'.\n")

@@ -1,4 +1,4 @@
 """The bytes of the log: blocks of a queue and their encoding, the marks of a queue, errors.
 
-Every package may import it; it imports nothing of Leveret.
+Every package may import it; it imports `leveret.base`.
 """

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Mapping
 from struct import Struct
 from typing import Final
 
+from leveret.base.shared_values import NO_DICT
 from leveret.storage.format.errors import FormatError
 
 KEY_BYTES_MAX: Final = 512
@@ -44,20 +45,22 @@ class Marks:
     __slots__ = ("known",)
 
     def __init__(self) -> None:
-        self.known: dict[bytes, tuple[int, bytes]] = {}  # By name: block number and value; an empty value: removed.
+        # By name: block number and value; an empty value: removed.
+        self.known: dict[bytes, tuple[int, bytes]] = NO_DICT
 
     def __bool__(self) -> bool:
         return bool(self.known)
 
     def fold(self, marks: Iterable[Mark]) -> None:
-        known = self.known
+        known = self.known or {}
         for number, key, value in marks:
             if number >= known.get(key, (0, b""))[0]:
                 known[key] = (number, value)
+        self.known = known or NO_DICT
 
     def cut(self, number: int) -> None:
         """Drop the marks that were set by blocks up to this number."""
-        self.known = {key: mark for key, mark in self.known.items() if mark[0] > number}
+        self.known = {key: mark for key, mark in self.known.items() if mark[0] > number} or NO_DICT
 
     def tidy(self) -> None:
         """Drop removed names: no older marks will be added any more."""

@@ -19,6 +19,7 @@ from itertools import compress
 from typing import NamedTuple
 
 from leveret.base.range_set import RangeSet
+from leveret.base.shared_values import NO_ARRAY, NO_LIST
 
 PENDING = 0  # The segment of a block that is not written yet; its `offset` is the entry's serial number.
 SHORT = 0xFFFFFFFF  # The low 32 bits of a serial number: far more blocks than ever wait to be written.
@@ -87,8 +88,8 @@ class ContentIndex:
     __slots__ = ("_chunks", "_starts", "_shares", "bytes")
 
     def __init__(self, shares: dict[int, Share]) -> None:
-        self._chunks: list[Columns] = []
-        self._starts: array[int] = array("Q")
+        self._chunks: list[Columns] = NO_LIST
+        self._starts: array[int] = NO_ARRAY
         self._shares = shares  # By segment; this object updates their counts.
         self.bytes = 0  # Content bytes of live messages.
 
@@ -163,6 +164,7 @@ class ContentIndex:
                 chunk = self._chunks[-1] = chunk.slice(0, len(chunk))
                 chunk.dead = dead
             chunk = Columns()
+            self._begin()
             self._chunks.append(chunk)
             self._starts.append(first)
         chunk.first.append(first)
@@ -173,6 +175,10 @@ class ContentIndex:
         chunk.length.append(0)
         chunk.bytes.append(content_bytes)
         chunk.extra.append(0)
+
+    def _begin(self) -> None:
+        if not self._chunks:
+            self._chunks, self._starts = [], array("Q")
 
     def relocate(
         self, first: int, old: tuple[int, int], segment: int, offset: int, length: int, extra: int
@@ -250,7 +256,7 @@ class ContentIndex:
             ):
                 if live:  # The segment of a dead reference may be deleted.
                     self._shares[segment].add(-live, -content_bytes - extra)
-        self._chunks, self._starts, self.bytes = [], array("Q"), 0
+        self._chunks, self._starts, self.bytes = NO_LIST, NO_ARRAY, 0
 
     def _squeeze(self, at: int) -> None:
         chunk = self._chunks[at]
@@ -283,6 +289,7 @@ class ContentIndex:
         return self._starts[at + 1] if at + 1 < len(self._starts) else None
 
     def _extend(self, columns: Columns) -> None:
+        self._begin()
         for at in range(0, len(columns), _CHUNK_REFS):
             self._chunks.append(columns.slice(at, at + _CHUNK_REFS))
             self._starts.append(columns.first[at])
@@ -321,8 +328,8 @@ class ContentIndex:
             total += sum(chunk.live)
             self.bytes += sum(chunk.bytes)
             self._count_shares(chunk)
-        self._chunks = kept
-        self._starts = array("Q", [chunk.first[0] for chunk in kept])
+        self._chunks = kept or NO_LIST
+        self._starts = array("Q", [chunk.first[0] for chunk in kept]) if kept else NO_ARRAY
         return total
 
     @staticmethod

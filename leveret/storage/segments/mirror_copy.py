@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
+from leveret.base.shared_values import NO_LIST
 from leveret.storage.format.errors import FormatError
 from leveret.storage.format.mirror_limits import HISTORY_MAX
 from leveret.storage.segments.content_index import PENDING
@@ -93,12 +93,19 @@ class MirrorCopy:
         self.have: Pairs = ()
         self.marked = False  # While the copy is not complete: it has the queue's marks.
         self.disk = 0  # Raised after each loss of synced data.
-        self.tail: deque[Unapplied] = deque()  # The blocks base + 1 to the end, without gaps.
-        self.void: set[tuple[int, int]] = set()  # Places of blocks that were cut off, or were moved.
+        self.tail: list[Unapplied] = []  # The blocks base + 1 to the end, without gaps.
+        # Places of blocks that were cut off, or were moved.
+        self.void: set[tuple[int, int]] | frozenset[tuple[int, int]] = frozenset()
         # The rest is used at start only.
-        self.blocks: list[Block] = []  # The blocks of `tail`.
+        self.blocks: list[Block] = NO_LIST  # The blocks of `tail`.
         self.broken = False  # A record is missing: all later ones are void.
         self.reached = (0, 0)  # The place of the last good record.
+
+    def add_void(self, *places: tuple[int, int]) -> None:
+        """Note the places of blocks that were cut off, or were moved."""
+        if places:
+            self.void = self.void if isinstance(self.void, set) else set()
+            self.void.update(places)
 
     def number_from(self, serial: int) -> None:
         """Give the next record a higher number than this."""
@@ -155,9 +162,14 @@ class MirrorCopy:
             return self.tail[at]
         return None
 
+    def add_block(self, block: Block) -> None:
+        """At the start: note the next block of `tail`."""
+        self.blocks = self.blocks or []
+        self.blocks.append(block)
+
     def take_blocks(self) -> tuple[Block, ...]:
         """Return the blocks that were unapplied at start, once; later only the member of the ring has them."""
-        blocks, self.blocks = tuple(self.blocks), []
+        blocks, self.blocks = tuple(self.blocks), NO_LIST
         assert len(blocks) == len(self.tail), "blocks wait that nobody has in memory"
         return blocks
 
@@ -196,7 +208,8 @@ class MirrorCopy:
     def pack(self, queue: int, segments: Collection[int]) -> array[int]:
         """Return the state as numbers. `segments`: those that the checkpoint names; void places in others do not
         matter."""
-        self.void = {place for place in self.void if place[0] in segments}
+        if self.void:
+            self.void = {place for place in self.void if place[0] in segments}
         numbers = array(
             "Q",
             (

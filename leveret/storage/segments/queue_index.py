@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from leveret.base.range_set import RangeSet
+from leveret.base.shared_values import NO_DICT
 from leveret.storage.format.queue_marks import Marks
 from leveret.storage.segments.content_index import ContentIndex, Share
 
@@ -33,7 +34,7 @@ class QueueLog:
         self.live = RangeSet()  # Messages that are stored and not settled.
         self.gone = RangeSet()  # All messages ever settled.
         self.redelivered = RangeSet()  # A part of `live`.
-        self.counts: dict[int, int] = {}  # By message that is not settled: how often it was requeued.
+        self.counts: dict[int, int] = NO_DICT  # By message that is not settled: how often it was requeued.
         self.marks = Marks()
         self.spilled = RangeSet()  # Transient messages, not settled, on disk until the node stops.
         self.refs = ContentIndex(shares)
@@ -52,7 +53,7 @@ class QueueLog:
     ) -> None:
         """Take over what a checkpoint has."""
         self.floor, self.live, self.gone, self.redelivered = floor, live, gone, redelivered
-        self.counts, self.mirror = counts, mirror
+        self.counts, self.mirror = counts or NO_DICT, mirror
 
     def begin_at(self, segment: int) -> None:
         """Take blocks in earlier segments as void."""
@@ -118,11 +119,12 @@ class QueueLog:
     def count_returns(self, counts: Iterable[tuple[int, int, int]]) -> None:
         """Note how often messages were requeued. The larger of two counts is valid. A mirror may not have the message
         yet: see `replication.catch_up`."""
-        known = self.counts
+        known = self.counts or {}
         for low, high, count in counts:
             for number in range(low, min(high + 1, self.next_seq)):
                 if count > known.get(number, -1) and number not in self.gone:
                     known[number] = count
+        self.counts = known or NO_DICT
 
     def uncount(self, low: int, high: int) -> None:
         """Drop the counts of settled messages."""

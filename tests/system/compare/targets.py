@@ -19,7 +19,8 @@ from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from typing import Final
 
-from benchmarks.ruler.brokers import CONTROL_TIMEOUT_S, RABBITMQCTL_PROGRAMS, RabbitMQ, prepared
+from benchmarks.ruler.brokers import CONTROL_TIMEOUT_S, RabbitMQ, prepared
+from benchmarks.ruler.rabbitmq_programs import CONTROLS, first_program
 from leveret.cli.ctl import main as ctl
 from leveret.metadata.defaults import first_boot
 from leveret.metadata.model.commands import AddVhost, PutUser, SetPermissions
@@ -77,7 +78,8 @@ class Answering:
 
 def rabbitmqctl(broker: RabbitMQ) -> Callable[[list[str]], Ended]:
     """Each is a virtual machine that starts: more of them at once are not over sooner, and all of them late."""
-    program = next(found for found in map(shutil.which, RABBITMQCTL_PROGRAMS) if found)
+    program = first_program(CONTROLS)
+    assert program is not None
     turns = BoundedSemaphore(TOOLS_MAX)
 
     def run(words: list[str]) -> Ended:

@@ -11,6 +11,7 @@ from leveret.broker.mirrors.manager import EARLY_TICKS, Mirror, MirrorManager
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.view import View
 from leveret.replication import ring_frames as f
+from leveret.replication.member import Member
 from tests.support.control_world import cluster
 from tests.support.mirrored_brokers import NAMES as RING
 from tests.support.mirrored_brokers import Rings as CreatedRings
@@ -88,10 +89,10 @@ def test_all_are_led_by_somebody_in_the_end(rings: Rings) -> None:
 def test_ticks_too(rings: Rings, monkeypatch: pytest.MonkeyPatch) -> None:
     mirrors = mirrors_of(rings, "b")
     ticks: list[int] = []
+    monkeypatch.setattr(Member, "on_tick", lambda member: ticks.append(member.group))
     for mirror in mirrors:
         mirrors.ticking[mirror] = None
         mirror.member.proposal_age = 0  # For all of them time matters.
-        monkeypatch.setattr(mirror.member, "on_tick", lambda number=mirror.spec.id: ticks.append(number))
     mirrors.tick()
     assert len(ticks) == TICKED
     mirrors.tick()  # The round goes on in turns, and another one has to wait.

@@ -114,7 +114,7 @@ def test_a_queue_is_syncing_while_a_mirror_that_runs_is_to_be_filled(
     mirror.member.ordered = ordered
     assert is_syncing(mirror) is syncing
     assert state(mirror) == ("syncing" if syncing else "running")
-    mirror.member.links.discard("b")
+    mirror.member.links -= {"b"}
     assert not is_syncing(mirror)
 
 
