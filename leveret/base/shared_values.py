@@ -19,6 +19,7 @@ V = TypeVar("V", bound=Hashable)
 NO_DEQUE: Final = cast("deque[Any]", ())
 NO_LIST: Final = cast("list[Any]", ())
 NO_ARRAY: Final = cast("array[int]", ())
+NO_SET: Final[frozenset[Any]] = frozenset()  # Python makes another one with each call.
 NO_DICT: Final = cast("dict[Any, Any]", MappingProxyType({}))
 
 

@@ -48,6 +48,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from leveret.base.shared_values import NO_DICT
 from leveret.replication.ring_frames import Counts, Fetch, Fill, Piece, Ranges, Read, Recovered, Request
 from leveret.storage.format.mirror_limits import HAVE_MAX
 from leveret.storage.format.queue_block import Run
@@ -227,7 +228,15 @@ class Source:
 
     def __init__(self, member: Member) -> None:
         self.member = member
-        self.reads: dict[str, Request] = {}
+        self.reads: dict[str, Request] = NO_DICT
+
+    def forget(self, peer: str) -> None:
+        """Drop the request of a member, if there is one."""
+        if peer in self.reads:
+            del self.reads[peer]
+
+    def forget_all(self) -> None:
+        self.reads = NO_DICT
 
     def on_fetch(self, src: str, frame: Fetch) -> None:
         member = self.member
@@ -238,7 +247,8 @@ class Source:
             return
         cut, after, bound, have = frame.cut, frame.after, frame.bound, frame.have
         bytes_max = min(frame.bytes_max, member.options.piece_bytes)
-        self.reads[src] = request = Request(src, cut, after, bound, have, bytes_max, member.confirmed, frame.batch)
+        request = Request(src, cut, after, bound, have, bytes_max, member.confirmed, frame.batch)
+        self.reads = {**self.reads, src: request}
         member.out.append(Read(request))
 
     def on_read(

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leveret.base.shared_values import NO_SET
 from leveret.metadata.model.view import View, forced
 from leveret.replication.ring_frames import Poll, Standing
 
@@ -48,7 +49,7 @@ class MasterWatch:
         self.standings: dict[str, Standing] | None = None  # By member: its state; None: no poll is under way.
         self.poll_age = 0
         # Members that have left in this epoch: their disks have failed, or lost something.
-        self.left: frozenset[str] = frozenset()
+        self.left: frozenset[str] = NO_SET
 
     @property
     def hears(self) -> bool:
@@ -80,7 +81,7 @@ class MasterWatch:
         self.standings = None
         if is_new_epoch:
             self.heard, self.age = self.member.is_newborn, 0  # Who creates a group leads it, and says only otherwise.
-            self.left = frozenset()
+            self.left = NO_SET
         elif self.left and self.member.view is not None:
             self.left = self.left.intersection(self.member.view.ring)  # If it returns to the ring, it is another copy.
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from leveret.base.shared_values import shared
+from leveret.base.shared_values import NO_DICT, NO_SET, shared
 from leveret.metadata.model.view import Disk, View, forced, is_of
 from leveret.replication.packed_block import start_block
 from leveret.replication.ring_frames import NEWBORN_PATIENCE, Confirmed, Entry, HandOverDue, Pulse, Resumed, Started
@@ -69,10 +69,10 @@ class Master:
         self.epoch = view.epoch
         self.start_number = member.tail.end + 1
         self.table: dict[str, Entry] = {}  # The last report of each other member, in this epoch.
-        self.told_order: dict[str, str] = {}  # Members, with their disk ids, that know the operator's order.
-        self.maybe: frozenset[Disk] = frozenset()
-        self.joining: dict[Disk, int] = {}  # By joining member: ticks for which confirms have waited.
-        self.not_again: dict[Disk, int] = {}  # Members waited for in vain, and until when they are not again.
+        self.told_order: dict[str, str] = NO_DICT  # Members, with their disk ids, that know the operator's order.
+        self.maybe: frozenset[Disk] = NO_SET
+        self.joining: dict[Disk, int] = NO_DICT  # By joining member: ticks for which confirms have waited.
+        self.not_again: dict[Disk, int] = NO_DICT  # Members waited for in vain, and until when they are not again.
         self.marks: tuple[int, ...] = (self.start_number,)  # The ends of the log at the last ticks.
         self.stuck: dict[Disk, tuple[int, int, int]] = {}  # Received, durable, ticks without a change.
         self.handing: tuple[str, int] | None = None  # The next master, and the time limit.
@@ -125,9 +125,10 @@ class Master:
     def on_view(self, view: View) -> None:
         """Note a newer view of this epoch: all earlier proposals are decided."""
         self.view = view
-        self.maybe = frozenset()
+        self.maybe = NO_SET
         ring, in_sync, joined = set(view.ring), set(view.in_sync), self.member.joined
-        self.joining = {key: age for key, age in self.joining.items() if key not in in_sync and key[0] in ring}
+        left = {key: age for key, age in self.joining.items() if key not in in_sync and key[0] in ring}
+        self.joining = left or NO_DICT
         self.table = {
             name: entry for name, entry in self.table.items() if name in ring and is_of(name, entry.disk, joined)
         }
@@ -142,11 +143,13 @@ class Master:
         if (old is not None and entry.disk == old.disk) or is_of(name, entry.disk, self.member.joined):
             self.table[name] = entry  # Another copy has left, does not know it yet, and will be deleted.
             if not entry.complete and self.member.ordered is not None and self.told_order.get(name) != entry.disk:
-                self.told_order[name] = entry.disk  # It is new, or was restarted since the order.
+                # It is new, or was restarted since the order.
+                self.told_order = {**self.told_order, name: entry.disk}
                 self.pulse(name)
 
     def on_peer_down(self, peer: str) -> None:
-        self.told_order.pop(peer, None)
+        if peer in self.told_order:
+            del self.told_order[peer]
         if self.view.disk_of(peer) is None:
             self.table.pop(peer, None)  # It must report again before it is waited for.
 
@@ -163,7 +166,7 @@ class Master:
             self.joining[key] += 1
             if self.joining[key] > member.options.patience and key not in self.maybe:
                 del self.joining[key]
-                self.not_again[key] = member.ticks + 4 * member.options.patience
+                self.not_again = {**self.not_again, key: member.ticks + 4 * member.options.patience}
                 self._recount()
         self._tell_lagging()
         bad = self._find_stuck()
@@ -230,7 +233,7 @@ class Master:
             if not entry.complete or entry.durable < self.start_number or entry.received < self.marks[0]:
                 continue
             if self.not_again.get((name, entry.disk), 0) <= member.ticks:
-                self.joining[name, entry.disk] = 0
+                self.joining = {**self.joining, (name, entry.disk): 0}
                 self._recount()
         floor = max(member.confirmed, self.start_number)
         ready = [key for key in self.joining if self._entry(key).complete and self._entry(key).durable >= floor]

@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from leveret.base.shared_values import shared
+from leveret.base.shared_values import NO_SET, shared
 from leveret.metadata.model.view import View
 from leveret.replication.catch_up import Filling, Source
 from leveret.replication.election import MasterWatch
@@ -123,7 +123,7 @@ class Member:
         self.view: View | None = None
         self.joined: Mapping[str, int] = _NOBODY  # By member: the version with which it joined, if known.
         self.version = 0  # The newest version on which the state here depends: of the view, or of what was confirmed.
-        self.links: frozenset[str] = frozenset()
+        self.links: frozenset[str] = NO_SET
         self.majority = True
         self.ordered: bool | None = None  # An operator's order to fill mirrors or not; None: as the options say.
         self.failed = False
@@ -229,7 +229,7 @@ class Member:
         self.links = shared(self.links - {peer})
         if self.out:  # Frames for it belong to the session that is over.
             self.out = [one for one in self.out if one.__class__ is not Send or one.to != peer]
-        self.source.reads.pop(peer, None)
+        self.source.forget(peer)
         self.filling.on_peer_down(peer)
         self.neighbours.on_peer_down(peer)
         if not self._takes_part:
@@ -337,7 +337,7 @@ class Member:
 
     def on_read_failed(self, request: Request) -> None:
         if self.source.reads.get(request.to) is request:
-            del self.source.reads[request.to]
+            self.source.forget(request.to)
 
     # -- requests of the shell -----------------------------------------------------------
 
@@ -461,7 +461,7 @@ class Member:
         self.confirmed = self.durable = cut
         self.messages = bound
         self.complete = cut == 0
-        self.source.reads.clear()
+        self.source.forget_all()
         self.neighbours.on_restarted()
         self.filling.begin(cut, bound, have)
 
@@ -495,7 +495,7 @@ class Member:
     # -- views ---------------------------------------------------------------------------
 
     def _on_epoch(self, old: View | None, view: View) -> None:
-        self.source.reads.clear()
+        self.source.forget_all()
         self.filling.on_epoch()
         leads = view.master == self.me
         if view.lossy > self.tail.last_epoch and not leads and (not self.complete or view.void > self.tail.last_epoch):

@@ -31,7 +31,6 @@ A queue with priorities does not deliver by ascending numbers, and claims certai
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.batch import Gap
@@ -57,7 +56,7 @@ class DeliveryClaims:
         self.claimed = queue.delivered_through  # In blocks; of those,
         self.known = queue.delivered_through  # in blocks that whoever has the messages has, too.
         self.taken = queue.next_seq - 1  # Messages up to here are in blocks.
-        self.under_way: deque[tuple[int, int]] = deque()  # Number of the block, and what it claims.
+        self.under_way: list[tuple[int, int]] = []  # Number of the block, and what it claims.
         self.ahead = 0
         self.noted = queue.delivered_through  # When the last block was taken.
         self.held = False  # Consumers had to wait since.
@@ -142,6 +141,6 @@ class DeliveryClaims:
         """Blocks up to this one are where they must be. True: more may be handed out now."""
         before, under_way = self.queue.open_through, self.under_way
         while under_way and under_way[0][0] <= number:
-            self.known = max(self.known, under_way.popleft()[1])
+            self.known = max(self.known, under_way.pop(0)[1])
         self._limit()
         return self.queue.open_through > before

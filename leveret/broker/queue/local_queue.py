@@ -160,7 +160,7 @@ class LocalQueue:
         if parked is not None:
             is_cut_off = self.mirror is not None and not self.mirror.member.serving
             self._change_access(Access.FROZEN if is_cut_off else Access.OPEN)
-        return parked or [], waiting
+        return parked or [], waiting or []
 
     def begin_move(self, departure: Departure) -> None:
         """Goes to another node from now on. Where it is being deleted, too, that goes on."""
@@ -194,6 +194,11 @@ class LocalQueue:
 
     def reset_totals(self) -> None:
         self.totals = MessageCounters()
+
+    def begin_totals(self) -> None:
+        """Makes counters, if nothing was counted yet."""
+        if self.totals is UNCOUNTED:
+            self.totals = MessageCounters()
 
     def begin_epoch(self, after: int) -> None:
         """Its epoch is later than this one: copies that it had may turn up again, one day."""

@@ -17,7 +17,6 @@ from abc import abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from leveret.base.counters import UNCOUNTED, MessageCounters
 from leveret.base.shared_values import NO_DEQUE
 from leveret.broker.delivery.answers import Got, unreachable
 from leveret.broker.delivery.batch import Batch, Gap, Span
@@ -70,8 +69,7 @@ class OrderedQueue(LocalQueue):
         """Makes what the queue needs to have messages, and returns `ready`."""
         if self.ready is NO_DEQUE:
             self.ready = deque()
-            if self.totals is UNCOUNTED:
-                self.totals = MessageCounters()
+            self.begin_totals()
         return self.ready
 
     def rest(self) -> None:
@@ -456,7 +454,7 @@ class OrderedQueue(LocalQueue):
         if isinstance(got, Gap):
             self.host.when_loaded(self, lambda: self.fetch(no_ack, wanted, then))
         elif got is None:
-            self.begin_ready()
+            self.begin_totals()
             self.totals.got_nothing += 1
             self.active_ms = self.host.now_ms
             then(None)
@@ -487,6 +485,7 @@ class OrderedQueue(LocalQueue):
 
     def count_unacked(self, count: int) -> None:
         """Messages that were taken out of those that wait are out with somebody."""
+        self.begin_totals()
         self.unacked_count += count
 
     def requeue_many(self, pieces: list[tuple[Batch, int, int]], shown: bool = True, counted: bool = True) -> None:

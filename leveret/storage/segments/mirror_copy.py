@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from leveret.base.shared_values import NO_LIST
+from leveret.base.shared_values import NO_LIST, NO_SET
 from leveret.storage.format.errors import FormatError
 from leveret.storage.format.mirror_limits import HISTORY_MAX
 from leveret.storage.segments.content_index import PENDING
@@ -95,7 +95,7 @@ class MirrorCopy:
         self.disk = 0  # Raised after each loss of synced data.
         self.tail: list[Unapplied] = []  # The blocks base + 1 to the end, without gaps.
         # Places of blocks that were cut off, or were moved.
-        self.void: set[tuple[int, int]] | frozenset[tuple[int, int]] = frozenset()
+        self.void: set[tuple[int, int]] | frozenset[tuple[int, int]] = NO_SET
         # The rest is used at start only.
         self.blocks: list[Block] = NO_LIST  # The blocks of `tail`.
         self.broken = False  # A record is missing: all later ones are void.

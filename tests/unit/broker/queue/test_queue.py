@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import deque
 from collections.abc import Callable
 from random import Random
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from leveret.base.range_set import Measured, Wanted, merged
+from leveret.base.shared_values import NO_DEQUE
 from leveret.base.timers import Timers
 from leveret.broker.delivery.batch import Batch, Gap, Shared, Span
 from leveret.broker.delivery.confirms import Confirms
@@ -635,3 +637,37 @@ def test_deletion_of_a_queue_frees_confirms_and_acks() -> None:
     assert client.methods() == [m.BasicCancel("c", True), m.BasicAck(1, False)]
     client.send(m.BasicAck(1), m.ChannelFlow(True))
     assert client.methods() == [m.ChannelFlowOk(True)]
+
+
+# -- Memory of a queue that nobody uses ------------------------------------------------------------------------------
+
+
+def test_a_queue_that_nobody_uses_takes_little_memory() -> None:
+    host, count = Host(), 200
+    spec = QueueSpec(7, "/", "q", True, False, False, {}, None, "node")
+    Queue(spec, host)  # What is made once for all queues is there.
+    host.dirty.clear()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        queues = [Queue(spec, host) for _ in range(count)]
+        host.dirty.clear()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (after - before) / len(queues) < 1_000  # Empty deques and dictionaries of its own would be 3,000.
+
+
+def test_an_empty_queue_without_consumers_gives_its_parts_back_and_counts_on() -> None:
+    host = Host()
+    queue, taker = a_queue(host), Taker()
+    put(queue, b"a")
+    queue.add_consumer(taker)
+    queue.pump()
+    queue.remove_consumer(taker)
+    host.flush(queue)
+    assert queue.ready is NO_DEQUE and queue.consumers is NO_DEQUE
+    queue.requeue(taker.got[0][0], 0, 1)
+    put(queue, b"b")
+    assert drained(queue) == [b"a", b"b"]
+    assert (queue.totals.published, queue.totals.delivered) == (2, 3)
