@@ -144,7 +144,11 @@ class RangeSet:
         return added
 
     def _begin(self, low: int, high: int) -> None:
-        self._lows, self._highs, self._starts = [array("Q", (low,))], [array("Q", (high,))], array("Q", (low,))
+        if self._lows is NO_LIST:
+            self._lows, self._highs, self._starts = [], [], array("Q")
+        self._lows.append(array("Q", (low,)))
+        self._highs.append(array("Q", (high,)))
+        self._starts.append(low)
 
     def _add_inside(self, low: int, high: int) -> int:
         """Replace all ranges that touch or overlap low..high by one."""
@@ -192,8 +196,6 @@ class RangeSet:
                 starts[chunk] = self._lows[chunk][0]
                 chunk += 1
         self.count -= removed
-        if removed and not self.count:
-            self.clear()
         return removed
 
     def _remove_from_chunk(self, chunk: int, low: int, high: int) -> int:

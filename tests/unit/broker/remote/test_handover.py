@@ -394,7 +394,7 @@ def test_reserve(ranges: Any, taken: Any, left: Any) -> None:
     for low, high in ((10, 12), (15, 19)):
         world.live.add(low, high)
     queue.next_seq = 30
-    queue.ready.append(Gap(10, 19, 8))
+    queue.begin_ready().append(Gap(10, 19, 8))
     queue.ready_count = 8
     queue.enqueue([b"x"] * 6, [b""] * 6, 1, 6, None)
     pieces = reserve(queue, ranges)
