@@ -37,7 +37,6 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 
-from simulation.links.played import new_world
 from simulation.many import run_many
 from simulation.plan import STEPS, Plan, from_ranges
 from simulation.raft import world as raft
@@ -65,6 +64,8 @@ class TraceHandler(logging.Handler):
 
 def play(plan: Plan, trace: bool) -> tuple[World, str | None]:
     """Runs a plan, and returns how it failed."""
+    from simulation.links.played import new_world
+
     world = new_world(plan, trace)
     logger = logging.getLogger("leveret")
     handler = TraceHandler(world)

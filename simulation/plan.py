@@ -22,9 +22,9 @@ from simulation.features.broker_features import (
     turn_special,
 )
 from simulation.features.queue_features import DEAD_LETTER_QUEUE, Features, draw_extras, draw_features
-from simulation.links.line_faults import draw_line_faults
 from simulation.scenarios.detached import BEFORE_S, DRAWN, QUIET_S, SUNDERED
 from simulation.scenarios.drained import DRAINED_FAULTS, draw_drain
+from simulation.scenarios.line_faults import draw_line_faults
 from simulation.scenarios.paired import NO_PROOFS, PAIRED_FAULTS, Proofs, draw_proofs
 from simulation.scenarios.partitioned import STEADFAST, STRATEGY_FAULTS, draw_handling, draw_sever
 from simulation.scenarios.rebalanced import REBALANCED_FAULTS, draw_rebalance, draw_schedule

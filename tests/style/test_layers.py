@@ -101,6 +101,7 @@ LAYERS = (
     "simulation.clients",
     "simulation.scenarios",
     "simulation",
+    "simulation.links",
     "simulation.mqtt",
     "benchmarks.ruler",
     "benchmarks.single",
@@ -130,6 +131,7 @@ LATE = {
         "leveret.node.server",
         "leveret.management",
     ): "the HTTP port starts with the node, and is loaded when it is wanted",
+    ("simulation.__main__", "simulation.links"): "its command runs them, too, and they are built on its worlds",
 }
 
 

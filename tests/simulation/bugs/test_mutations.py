@@ -7,6 +7,8 @@ each kind are tried always, and that the code that each changes is there.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from simulation.plan import STEPS, Plan
@@ -25,8 +27,8 @@ def failing_seed(mutation: Mutation) -> int | None:
     for seed in range(mutation.first, mutation.first + SEEDS):
         try:
             kind = (mutation.mirrored, mutation.varied, mutation.featured, mutation.special, mutation.strategies)
-            more = {"paired": mutation.paired, "witnessed": mutation.witnessed, "spooled": mutation.spooled}
-            run(Plan(seed, mutation.nodes, STEPS, (), 0, *kind, **more))
+            plan = Plan(seed, mutation.nodes, STEPS, (), 0, *kind, mutation.spooled)
+            run(replace(plan, paired=mutation.paired, witnessed=mutation.witnessed))
         except Violation:
             return seed
     return None
