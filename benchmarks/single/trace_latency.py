@@ -43,7 +43,7 @@ STAGES: Final = (
     ("turn", "until the turn"),
     ("taking", "delivery to the consumer, socket written"),
     ("submitted", "the block, the group"),
-    ("performing", "hand-over to the thread that writes, if the loop does not"),
+    ("performing", "hand-over to the thread that writes"),
     ("writing", "the group's bytes"),
     ("syncing", "write to the page cache"),
     ("synced", "sync of the disk"),
@@ -92,7 +92,6 @@ def run_node(file: str, arguments: Sequence[str]) -> None:
     notes.wrap(Node, "turn", "turn")
     notes.wrap(Storage, "_take_blocks", "taking")
     notes.wrap(DiskThread, "submit", "submitted")
-    notes.wrap(DiskThread, "perform", "submitted")
     notes.wrap(Write, "perform", "performing")
     notes.wrap(FileDisk, "write", "writing")
     notes.wrap(FileDisk, "sync", "syncing", "synced")

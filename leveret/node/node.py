@@ -145,7 +145,6 @@ class Node(consensus.ConsensusNode):
         # Which queues exist is known for certain only in `prepare`; until then no messages may be deleted.
         log.recover(None, logger.info)
         self.storage = Storage(environment, log, self.turn, self._on_safe, self._on_disk_full, self.on_fatal)
-        self.storage.may_stall = self._is_alone
         self.metadata = Metadata()
         self.cluster = Cluster(settings, environment, peers, me, consensus_log, recovered, self.metadata, self)
         self.ticker = self.cluster.consensus.ticker
@@ -255,10 +254,6 @@ class Node(consensus.ConsensusNode):
                 settings.default_user_tags,
             ),
         ]
-
-    def _is_alone(self) -> bool:
-        """Returns whether no other node waits for signs of life from this one."""
-        return len(self.cluster.raft.membership.members) == 1
 
     # -- The turn ------------------------------------------------------------------------------------------------
 

@@ -3,16 +3,12 @@
 One commit is under way at a time; what changes meanwhile gathers and makes up the next one. So the size of a commit
 follows from the load, and an idle node's commit begins at once.
 
-A large commit is done by a thread, while the loop goes on. For a small one that costs more than it gains. The
-hand-overs take half as long as the sync of a fast disk; and a loop that goes on takes each message that arrives in a
-turn of its own, which at 5,000 messages a second needs all of a core, so that everything waits for the loop. So the
-loop waits for a small commit (`AWAITED_BYTES_MAX`), once the output of its clients is written, and handles what arrived
-meanwhile in one turn. There are two ways to wait:
-
-- A node that is alone does the commit in its loop. If the disk hangs, so does the node until the disk answers; nothing
-  could be confirmed meanwhile, and no other node waits for signs of life.
-- A node of a cluster would be taken for lost. Its thread does the commit, and the loop waits for the thread, for
-  `AWAITED_S_MAX` at most.
+A thread does the commit, so that a disk that hangs never stops the loop: publishes that wait for it are refused in
+time, and everything else goes on. During a large commit the loop goes on at once. During a small one that costs more
+than it gains: a loop that goes on takes each message that arrives in a turn of its own, which at 5,000 messages a
+second needs all of a core, so that everything waits for the loop. So the loop waits for a small commit
+(`AWAITED_BYTES_MAX`), once the output of its clients is written, for `AWAITED_S_MAX` at most, and handles what arrived
+meanwhile in one turn.
 
 After a commit that took longer than `AWAITED_S_MAX` the loop does not wait for the next one, after another such commit
 for the next two, then four, and so on: a slow disk stops the loop for one commit of `UNAWAITED_MAX`.
@@ -97,7 +93,6 @@ class Storage:
         self.background = environment.worker("leveret-keeper")
         self.committing = False
         self.awaiting = False  # `commit` waits for the disk.
-        self.may_stall: Callable[[], bool] = lambda: False  # Whether nobody minds if the loop stands still for long.
         self.unawaited = 0  # The loop does not wait for so many commits.
         self.unawaited_next = 1  # And for so many after the next wait in vain.
         self.full = False  # The last write found no space.
@@ -168,7 +163,7 @@ class Storage:
         return not self.committing
 
     def _perform(self, job: Write, broker: Broker) -> None:
-        """Has the commit done: in here, in the thread while the loop waits, or in the thread."""
+        """Has the thread do the commit, and waits for it if it is small."""
 
         def work() -> None:
             job.perform(self.disk)
@@ -184,13 +179,9 @@ class Storage:
                 self.environment.yield_to_writer()
             return
         self.awaiting = True
-        if self.may_stall():
-            is_slow = self.writer.perform(work, then) > AWAITED_S_MAX
-        else:
-            self.writer.submit(work, then, AWAITED_S_MAX)
-            is_slow = self.committing
+        self.writer.submit(work, then, AWAITED_S_MAX)
         self.awaiting = False
-        if is_slow:
+        if self.committing:
             self.unawaited = self.unawaited_next
             self.unawaited_next = min(2 * self.unawaited_next, UNAWAITED_MAX)
         else:

@@ -124,16 +124,6 @@ class SimWorker:
         else:
             self._begin(delay)
 
-    def perform(self, work: Callable[[], None], then: Callable[[Exception | None], None]) -> float:
-        """The process stands still meanwhile: what it does next comes later."""
-        assert not self._busy
-        machine, now = self._machine, self._loop.scheduler.now
-        took_s = max(machine.disk_delay(self._loop.rng), machine.stalled_until - now)
-        self._loop.pause(took_s)
-        self._jobs.append((work, then))
-        self._perform(None)
-        return took_s
-
     def stop(self) -> None:
         while self._jobs and self._loop.alive:
             self._perform(0.0)

@@ -1,12 +1,13 @@
 """`leveret server` in a process of its own in which files in a folder cause faults while it runs.
 
     fail-sync      syncing a file fails from now on, with EIO; what would have been synced is not
+    stall-sync     syncing a file takes until this is gone
     clock          by how many seconds the time of day is wrong
     versions       "2 3": the versions of the protocol between nodes that it speaks (read at the start)
 
 Real failed syncs and clock jumps need drivers that most machines lack. So the process's own `os.fdatasync` and `time`
 are replaced, and everything else is real: the files, the threads, the links, the other nodes. (A real disk stall is
-possible with `fsfreeze`, see `test_disks`.)
+possible with `fsfreeze`, see `test_disks`, where file systems can be mounted.)
 
     launcher = (sys.executable, "-m", "tests.support.faulty", FOLDER), before the command that would start the node
 """
@@ -16,18 +17,23 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+LOOK_S: Final = 0.02
 
 
 def spoil(folder: Path) -> None:
-    sync, time_ns, now = os.fdatasync, time.time_ns, time.time
+    sync, time_ns, now, never = os.fdatasync, time.time_ns, time.time, threading.Event()
 
     def fdatasync(descriptor: int) -> None:
         if (folder / "fail-sync").exists():
             raise OSError(errno.EIO, os.strerror(errno.EIO))
+        while (folder / "stall-sync").exists():
+            never.wait(LOOK_S)
         sync(descriptor)
 
     def offset_s() -> int:

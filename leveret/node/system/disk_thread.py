@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -49,17 +48,6 @@ class DiskThread:
         self._jobs.put(job)
         if wait_s > 0 and self._is_over(job, wait_s):
             then(job.error)
-
-    def perform(self, work: Callable[[], None], then: Callable[[Exception | None], None]) -> float:
-        error: Exception | None = None
-        began = time.perf_counter()
-        try:
-            work()
-        except Exception as raised:  # As in the thread.
-            error = raised
-        took_s = time.perf_counter() - began
-        then(error)
-        return took_s
 
     def _is_over(self, job: _Job, wait_s: float) -> bool:
         """Waits for a job. Returns whether it is done; otherwise the loop is told of its end later."""

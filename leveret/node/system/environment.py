@@ -29,10 +29,6 @@ class Performer(Protocol):
         """Run `work()` elsewhere, then `then(error)` in the loop. Waits for it, but no longer than `wait_s`: if it is
         done by then, `then` was called when this returns."""
 
-    def perform(self, work: Callable[[], None], then: Callable[[Exception | None], None]) -> float:
-        """Run `work()` and `then(error)` here and now, when nothing submitted is left to do. Returns the seconds that
-        the work took."""
-
     def stop(self) -> None:
         """Finish what was submitted, then end."""
 

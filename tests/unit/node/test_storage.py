@@ -101,7 +101,6 @@ class Committing:
         self.precise = 1.0
         self.writes_first = True  # The output of all clients is written before a commit.
         self.is_fast = False  # The disk does a job at once if it is waited for.
-        self.here_s = 0.0002  # The time that a job takes in the loop's thread.
         self.waits_s: list[float] = []
         self.fatal: list[str] = []
         self.told: list[str] = []
@@ -110,7 +109,7 @@ class Committing:
         shell = SimpleNamespace(
             loop=self.loop,
             disk=self.disk,
-            worker=lambda name: SimpleNamespace(submit=self.submit, perform=self.perform),
+            worker=lambda name: SimpleNamespace(submit=self.submit),
             wall_ms=lambda: 5,
             precise_s=lambda: self.precise,
             yield_to_writer=lambda: None,
@@ -131,12 +130,6 @@ class Committing:
         self.waits_s.append(wait_s)
         if wait_s and self.is_fast:
             self.finish()
-
-    def perform(self, work: Callable[[], None], then: Callable[[Exception | None], None]) -> float:
-        self.jobs.append((work, then))
-        self.finish(self.here_s)
-        self.told.append("here")
-        return self.here_s
 
     def turn(self) -> None:
         self.told.append("turn")
@@ -264,25 +257,6 @@ def test_waits_for_a_slow_disk_become_rare(committing: Committing) -> None:
         if committing.jobs:
             committing.finish()
     assert committing.waits_s[-100:] == [storage.AWAITED_S_MAX] * 100
-
-
-def test_a_node_that_is_alone_commits_in_its_loop(committing: Committing) -> None:
-    committing.storage.may_stall = lambda: True
-    committing.publish()
-    assert committing.told == ["turn", "safe", "here"] and not committing.waits_s
-    committing.client.feed(publish(1, "", "q", bytes(storage.AWAITED_BYTES_MAX), delivery_mode=2))
-    committing.turn()
-    assert committing.waits_s == [0.0] and len(committing.jobs) == 1
-
-
-def test_a_slow_disk_seldom_stops_the_loop(committing: Committing) -> None:
-    committing.storage.may_stall = lambda: True
-    committing.here_s = 2 * storage.AWAITED_S_MAX
-    for _ in range(2000):
-        committing.publish()
-        if committing.jobs:
-            committing.finish()
-    assert 5 < committing.told.count("here") < 25
 
 
 def test_the_loop_waits_for_small_commits_only(committing: Committing) -> None:
