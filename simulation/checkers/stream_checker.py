@@ -42,9 +42,10 @@ class Reader:
     name: str
     stream: str
     start: str
-    value: float  # An offset, or a time of the world.
+    value: float  # An offset, or a time of the world: the earliest at which it may begin.
     asked_at: float
     begun_at: float | None = None  # When the broker confirmed the consumer.
+    latest: float | None = None  # The latest time at which it may begin, if that is not `value`.
     first: int | None = None
     last: int | None = None
 
@@ -206,7 +207,9 @@ class StreamChecker:
         if reader.start not in ("next", "last", "time") or (reader.start == "time" and self.checker.skew_ms):
             return
         assert reader.begun_at is not None
-        since = reader.value if reader.start == "time" else reader.begun_at
+        since = reader.begun_at
+        if reader.start == "time":
+            since = reader.value if reader.latest is None else reader.latest
         for offset, number in book.at.items():
             message = self.checker.messages[number]
             if offset < first and message.published_at >= since + ROUNDING_S and offset not in book.gone:

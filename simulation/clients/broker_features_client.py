@@ -62,7 +62,7 @@ class BrokerFeaturesClient(Client):
         if start == "time":
             reader = self.ledger.streams.on_asked(channel.stream, queue, "time", float(int(now) - value))
         elif start == "interval":
-            # When it is answered, time has passed. The reader began at this moment, or a little later.
+            # It begins so long before the moment at which the stream's node gets the request: now, or later.
             reader = self.ledger.streams.on_asked(channel.stream, queue, "time", now - value)
         else:
             reader = self.ledger.streams.on_asked(channel.stream, queue, start, value)
@@ -78,7 +78,7 @@ class BrokerFeaturesClient(Client):
         await channel.ask("basic.consume-ok", "basic.consume", *consume)
         reader.begun_at = self.loop.scheduler.now
         if start == "interval":
-            reader.value = reader.begun_at - value  # It cannot have begun later than that.
+            reader.latest = reader.begun_at - value
 
     def note_places(self) -> None:
         """Records how far readers have come, for those who will continue there."""
