@@ -49,22 +49,6 @@ class MessageCounters:
         self.redelivered = self.acked = self.read = self.written = 0
 
 
-class Uncounted(MessageCounters):
-    """The counters of all queues and channels that have not counted anything yet. Nothing can be counted with them."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        for name in WORDS:
-            object.__setattr__(self, name, 0)
-
-    def __setattr__(self, name: str, value: int) -> None:
-        raise TypeError(f"{name} is counted without counters")
-
-
-UNCOUNTED: Final = Uncounted()
-
-
 class ExchangeCounters:
     """Counts the messages published to an exchange on this node, and the queues to which they were routed."""
 

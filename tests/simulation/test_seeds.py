@@ -17,7 +17,7 @@ from simulation.checkers.message_checker import MessageChecker
 from simulation.checkers.mirror_checker import MirroredLedger
 from simulation.features.broker_features import HIDDEN_QUEUE, draw_streams
 from simulation.features.queue_features import DEAD_LETTER_QUEUE
-from simulation.many import APART, KINDS, all_kinds
+from simulation.many import APART, KINDS, LINKS, WITH_LINKS, all_kinds, linked_kinds
 from simulation.plan import Plan, from_ranges, ranges
 from simulation.shrink import shrink
 from simulation.world import Violation, World, quiet, run
@@ -50,7 +50,8 @@ FEATURED_GROUPS = [
 
 def test_a_soak_tries_every_combination_of_kinds() -> None:
     fields = {one.name for one in dataclasses.fields(Plan) if one.type == "bool"}
-    assert set(KINDS) == fields
+    assert fields == {*KINDS, "two_clusters"}  # Two clusters have links between them:
+    assert {kind for some in linked_kinds() for kind in some} == {*LINKS, *sum(WITH_LINKS, ()), "two_clusters"}
     plans = {frozenset(some).union(*(KINDS[kind] for kind in some)) for some in all_kinds()}
     assert len(plans) == len(all_kinds())
     assert {frozenset(KINDS) - {one} for one in APART} <= plans and frozenset() in plans

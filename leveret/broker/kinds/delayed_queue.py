@@ -453,7 +453,6 @@ class DelayedQueue(Queue):
         else:
             settled.append((number, number))
         self.ready_count -= 1
-        self.begin_totals()
         self.totals.acked += 1
         at = self._find(number)
         if at >= 0 and number <= self.warm[at].last:

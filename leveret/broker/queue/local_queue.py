@@ -18,7 +18,7 @@ from abc import abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, Literal, cast
 
-from leveret.base.counters import UNCOUNTED, MessageCounters
+from leveret.base.counters import MessageCounters
 from leveret.base.range_set import Wanted, merged
 from leveret.base.shared_values import NO_DEQUE, NO_LIST
 from leveret.base.visible_text import visible
@@ -111,7 +111,7 @@ class LocalQueue:
         self.waiting: list[Callable[[AnyQueue], None]] = NO_LIST  # Questions that are put off: see `is_deferring`.
         self.waiting_consumers: list[Consumer] = NO_LIST  # Who wants to consume is among those that wait.
         self.former_last_block = (0, 0)  # Epoch and number of the last block of the master before: see `handover`.
-        self.totals: MessageCounters = UNCOUNTED
+        self.totals = MessageCounters()
         self.used_ms = host.now_ms  # When somebody last asked for it, or consumed from it.
 
     def __repr__(self) -> str:
@@ -194,11 +194,6 @@ class LocalQueue:
 
     def reset_totals(self) -> None:
         self.totals = MessageCounters()
-
-    def begin_totals(self) -> None:
-        """Makes counters, if nothing was counted yet."""
-        if self.totals is UNCOUNTED:
-            self.totals = MessageCounters()
 
     def begin_epoch(self, after: int) -> None:
         """Its epoch is later than this one: copies that it had may turn up again, one day."""

@@ -69,7 +69,6 @@ class OrderedQueue(LocalQueue):
         """Makes what the queue needs to have messages, and returns `ready`."""
         if self.ready is NO_DEQUE:
             self.ready = deque()
-            self.begin_totals()
         return self.ready
 
     def rest(self) -> None:
@@ -454,7 +453,6 @@ class OrderedQueue(LocalQueue):
         if isinstance(got, Gap):
             self.host.when_loaded(self, lambda: self.fetch(no_ack, wanted, then))
         elif got is None:
-            self.begin_totals()
             self.totals.got_nothing += 1
             self.active_ms = self.host.now_ms
             then(None)
@@ -485,7 +483,6 @@ class OrderedQueue(LocalQueue):
 
     def count_unacked(self, count: int) -> None:
         """Messages that were taken out of those that wait are out with somebody."""
-        self.begin_totals()
         self.unacked_count += count
 
     def requeue_many(self, pieces: list[tuple[Batch, int, int]], shown: bool = True, counted: bool = True) -> None:

@@ -193,7 +193,6 @@ class Queue(OrderedQueue):
     def count_acked(self, count: int) -> None:
         """Count messages as acknowledged that are settled by their numbers."""
         self.unacked_count -= count
-        self.begin_totals()
         self.totals.acked += count
 
     def on_reserved(self, count: int) -> None:

@@ -42,10 +42,10 @@ MUTATIONS = (
     Mutation(
         "messages are acknowledged when they are published",
         3,
-        "Link.on_deliveries",
-        "if self.mode != 'on-confirm' and deliveries and self.acknowledges: ...",
-        "if deliveries: ...",
-        first=4,
+        "Link.on_bundle",
+        "self.published += count",
+        "self.published += count\nself.settlements.append(Settlement(self.published, True, False))",
+        first=29,
     ),
     Mutation(
         "a queue takes an origin again",

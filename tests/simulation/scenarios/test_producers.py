@@ -67,8 +67,8 @@ BUGS = (
     _bug(
         "a new master knows no producers",
         "DurableState.restore",
-        "self.table = table",
-        "self.table = {}",
+        "self.table = table or NO_DICT",
+        "self.table = NO_DICT",
         first=11,
     ),
     _bug(

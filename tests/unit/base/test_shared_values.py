@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.base.counters import UNCOUNTED, MessageCounters
 from leveret.base.shared_values import NO_ARRAY, NO_DEQUE, NO_DICT, NO_LIST, NO_SET, shared
 
 
@@ -23,9 +22,3 @@ def test_nothing_is_put_into_what_all_share() -> None:
     with pytest.raises(TypeError):
         NO_DICT["a"] = 1
     assert not NO_DEQUE and not NO_LIST and not NO_ARRAY and not NO_DICT and not NO_SET
-
-
-def test_nothing_is_counted_without_counters() -> None:
-    with pytest.raises(TypeError, match="acked is counted without counters"):
-        UNCOUNTED.acked += 1
-    assert UNCOUNTED.acked == 0 and isinstance(UNCOUNTED, MessageCounters)

@@ -118,7 +118,7 @@ def marks_are_not_filled(patch: Patch) -> None:
 
 def the_last_word_that_comes_holds(patch: Patch) -> None:
     def fold(self: Marks, marks: Any) -> None:
-        self.known.update({key: (number, value) for number, key, value in marks})
+        self.known = {**self.known, **{key: (number, value) for number, key, value in marks}}
 
     patch.setattr(Marks, "fold", fold)
 
