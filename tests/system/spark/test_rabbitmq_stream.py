@@ -13,6 +13,7 @@ from pyspark_leveret.options import BadOption, Options
 from pyspark_leveret.schema import COLUMNS, Column
 from pyspark_leveret.source import rabbitmq_stream
 from pyspark_leveret.source.rabbitmq_stream import RabbitMQStreamReader
+from tests.support import servers
 from tests.support.servers import Server
 
 Offset = dict[str, Any]
@@ -45,13 +46,14 @@ def bodies(found: list[dict[str, Any]]) -> list[int]:
 
 def until(reader: RabbitMQStreamReader, start: Offset, count: int) -> Offset:
     """The end of a batch once so many have come."""
-    limit = ReadAllAvailable()
-    end = start
-    for _ in range(200):
-        end = reader.latestOffset(start, limit)
-        if end["next"] >= count:
-            break
-    return end
+    limit, ends = ReadAllAvailable(), [start]
+
+    def have_come() -> bool:
+        ends.append(reader.latestOffset(start, limit))
+        return bool(ends[-1]["next"] >= count)
+
+    servers.until(have_come, f"{count} messages have come")
+    return ends[-1]
 
 
 def test_messages_are_acknowledged_when_their_batch_is_done(data_broker: Server, data_channel: Any, name: str) -> None:
