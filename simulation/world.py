@@ -817,12 +817,17 @@ def quiet(really: bool = True) -> Iterator[None]:
         logging.disable(before)
 
 
-def run(plan: Plan) -> World:
-    """Plays a plan. Raises Violation, with the command that replays it."""
-    world = World(plan)
+def play_through(world: World) -> None:
+    """Plays a world to its end, without its logs. Raises Violation, with the command that replays it."""
     try:
         with quiet():
             world.play()
     except Violation as violation:
-        raise Violation(f"{violation}\nreplay: {plan.command()} --trace") from None
+        raise Violation(f"{violation}\nreplay: {world.plan.command()} --trace") from None
+
+
+def run(plan: Plan) -> World:
+    """Plays a plan. Raises Violation, with the command that replays it."""
+    world = World(plan)
+    play_through(world)
     return world

@@ -8,7 +8,7 @@ from simulation.links.federated import FederatedWorld
 from simulation.links.federation_between import FederationBetween
 from simulation.links.shovelled import ShovelledWorld
 from simulation.links.shovels_between import ShovelsBetween
-from simulation.world import Violation, World, quiet
+from simulation.world import World, play_through
 
 if TYPE_CHECKING:
     from simulation.links.linked import LinkedWorld
@@ -28,9 +28,5 @@ def new_world(plan: Plan, traced: bool = False) -> World:
 def run(plan: Plan) -> LinkedWorld:
     """Plays a plan with links. Raises Violation, with the command that replays it."""
     world = new_linked_world(plan)
-    try:
-        with quiet():
-            world.play()
-    except Violation as violation:
-        raise Violation(f"{violation}\nreplay: {plan.command()} --trace") from None
+    play_through(world)
     return world

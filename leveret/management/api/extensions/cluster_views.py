@@ -18,6 +18,7 @@ from leveret.management.api.common.aggregate import AllNodes
 from leveret.management.api.common.listing import Row, query_of, value_of
 from leveret.management.api.extensions.mirror_rings import OwnPathHandlers
 from leveret.management.api.lists.bindings import exchange_name, shown
+from leveret.management.api.lists.consumers import consumer_rows
 from leveret.management.http.http_messages import Problem, Request, Response, bad_request, json_response, not_found
 from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.node.system.time_slices import TimeSlices, picked
@@ -114,15 +115,8 @@ class ClusterViewHandlers(OwnPathHandlers):
         return await self.listing.of_rows(query_of(request), rows)
 
     async def _consumers(self, vhosts: list[str]) -> AsyncIterator[Row]:
-        for name in self.everyone.running():
-            after: int | None = 0
-            while after is not None:
-                answer = await self.everyone.one(name, "local_consumer_rows", {"vhosts": vhosts, "after": after})
-                if answer is None:
-                    break
-                for row in answer["rows"]:
-                    yield {**row, "name": f"{row['queue']['name']} {row['consumer_tag']}"}  # By which it is found.
-                after = answer["next"]
+        async for row in consumer_rows(self.everyone, vhosts):
+            yield {**row, "name": f"{row['queue']['name']} {row['consumer_tag']}"}  # By which it is found.
 
     # -- The firehose --------------------------------------------------------------------------------------------
 

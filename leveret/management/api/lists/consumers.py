@@ -26,16 +26,18 @@ class ConsumerHandlers(Handlers):
         router.add("GET", "/api/consumers/{vhost}", self.consumers)
 
     async def consumers(self, request: Request) -> Response:
-        rows = self._rows(self.rights.vhosts(request))
+        rows = consumer_rows(self.everyone, self.rights.vhosts(request))
         return await self.listing.of_rows(query_of(request), rows, is_paged=False)
 
-    async def _rows(self, vhosts: list[str]) -> AsyncIterator[Row]:
-        for name in self.everyone.running():
-            after: int | None = 0
-            while after is not None:
-                answer = await self.everyone.one(name, "local_consumer_rows", {"vhosts": vhosts, "after": after})
-                if answer is None:
-                    break
-                for row in answer["rows"]:
-                    yield row
-                after = answer["next"]
+
+async def consumer_rows(everyone: AllNodes, vhosts: list[str]) -> AsyncIterator[Row]:
+    """Yield the consumers of these vhosts, node by node; a node that does not answer is left out."""
+    for name in everyone.running():
+        after: int | None = 0
+        while after is not None:
+            answer = await everyone.one(name, "local_consumer_rows", {"vhosts": vhosts, "after": after})
+            if answer is None:
+                break
+            for row in answer["rows"]:
+                yield row
+            after = answer["next"]
