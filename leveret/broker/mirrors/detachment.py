@@ -409,6 +409,8 @@ def _bound(queue: LocalQueue, anchors: Anchors) -> int:
 
 def mark_shown(queue: Queue, through: int) -> None:
     """Mark messages up to this one as redelivered: another node may have delivered them."""
+    if not through:
+        return  # The queue has never had a message: a block about an empty range could not be read back.
     for entry in (entry for row in rows_of(queue.ready) for entry in row):
         if entry.first > through:
             continue

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from leveret.broker.mirrors.detached import Anchors, DetachedQueue, Stage
-from leveret.broker.mirrors.detachment import DUE_TICKS
+from leveret.broker.mirrors.detachment import DUE_TICKS, mark_shown
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.view import View
 from leveret.metadata.rules.partition_handling import PartitionHandling, Strategy
 from leveret.protocol import methods as m
+from leveret.protocol.tables import Field
 from tests.support.brokers import Cluster, Member, Then
 from tests.support.machines import Client
 from tests.support.mirrored_brokers import RingMember
@@ -159,6 +160,14 @@ def test_a_node_that_dies_and_leads_again_marks_too() -> None:
     client = consumer(pair, "a")
     pair.pass_time(2)
     assert delivered(client) == MARKED
+
+
+def test_a_queue_that_never_had_a_message_marks_nothing() -> None:
+    pair = Pair(**{"x-max-priority": Field("I", 3)})
+    queue = pair["a"].queue("q")
+    assert isinstance(queue, Queue)
+    mark_shown(queue, queue.next_seq - 1)
+    assert not queue.requeued  # A range from 1 to 0 would stop each node that reads the block back.
 
 
 def test_without_ignore_nothing_is_handed_out_and_nothing_marked() -> None:
