@@ -25,7 +25,7 @@ from leveret.broker.client_log import ClientLog
 from leveret.broker.connection_limits import IN_VHOST, OF_USER, ConnectionLimits
 from leveret.broker.consumer_timeout import check_age
 from leveret.broker.dead_letter.publisher import DeadLetterPublisher
-from leveret.broker.delivery.batch import Gap
+from leveret.broker.delivery.batch import Gap, GapRead
 from leveret.broker.event_journal.node_journal import NodeJournal, Options, keep
 from leveret.broker.fanout import COPIES_MAX, Fanout
 from leveret.broker.kinds.stream import make_queue
@@ -765,8 +765,8 @@ class Broker:
     def refresh(self, queue: LocalQueue) -> None:
         self.policies.refresh(queue)
 
-    def load(self, queue: Queue, gap: Gap) -> None:
-        self.node.load(queue, gap)
+    def load(self, queue: Queue, read: GapRead) -> None:
+        self.node.load(queue, read)
 
     def read_range(
         self, queue: int, first: int, last: int, bytes_max: int, then: Callable[[list[Run] | None, int], None]

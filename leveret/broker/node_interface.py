@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leveret.base.range_set import Measured, Wanted
-    from leveret.broker.delivery.batch import Gap
+    from leveret.broker.delivery.batch import GapRead
     from leveret.broker.mirrors.copy_store import Loading
     from leveret.broker.queue.local_queue import LocalQueue
     from leveret.broker.queue.queue import Queue
@@ -29,7 +29,7 @@ class NodeInterface(Protocol):
     def adopt(self, queue: LocalQueue) -> None:
         """Restore a queue that is at this node now from the log."""
 
-    def load(self, queue: Queue, gap: Gap) -> None:
+    def load(self, queue: Queue, read: GapRead) -> None:
         """Read the beginning of a gap from the log and call `queue.on_loaded`, then `broker.on_loaded`."""
 
     def read_range(

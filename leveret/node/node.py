@@ -66,7 +66,7 @@ from leveret.storage.log import Log, LogOptions
 from leveret.storage.size_estimate import measure
 
 if TYPE_CHECKING:
-    from leveret.broker.delivery.batch import Gap
+    from leveret.broker.delivery.batch import GapRead
     from leveret.broker.mirrors.copy_store import Loading
     from leveret.broker.queue.queue import Queue
     from leveret.broker.remote.direct_reply_to import BusyLink
@@ -591,8 +591,8 @@ class Node(consensus.ConsensusNode):
                 queue.weigh(state)
             queue.restore_state(state.marks.values())
 
-    def load(self, queue: Queue, gap: Gap) -> None:
-        self.storage.load(queue, gap, lambda: self.broker.on_loaded(queue))
+    def load(self, queue: Queue, read: GapRead) -> None:
+        self.storage.load(queue, read, lambda: self.broker.on_loaded(queue))
 
     def read_range(
         self, queue: int, first: int, last: int, bytes_max: int, then: Callable[[list[Run] | None, int], None]

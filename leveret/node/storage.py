@@ -43,7 +43,7 @@ from leveret.storage.format.errors import LogDamaged
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.delivery.batch import Batch, Gap
+    from leveret.broker.delivery.batch import Batch, GapRead
     from leveret.broker.delivery.confirms import Pending
     from leveret.broker.queue.local_queue import LocalQueue
     from leveret.broker.queue.queue import Queue
@@ -412,16 +412,16 @@ class Storage:
 
     # -- Reading back --------------------------------------------------------------------------------------------
 
-    def load(self, queue: Queue, gap: Gap, then: Callable[[], None]) -> None:
+    def load(self, queue: Queue, read: GapRead, then: Callable[[], None]) -> None:
         def on_read(runs: list[Run] | None, following: int) -> None:
             if runs is None:
                 # The queue stops at messages that cannot be read; all others go on. Skipping would lose messages.
                 logger.error("%s delivers nothing more: its messages cannot be read from the log", queue)
                 return
-            queue.on_loaded(gap, runs, following)
+            queue.on_loaded(read, runs, following)
             then()
 
-        self.read_range(queue.spec.id, gap.first, gap.last, LOAD_BYTES, on_read)
+        self.read_range(queue.spec.id, read.first, read.last, LOAD_BYTES, on_read)
 
     def read_range(
         self, queue: int, first: int, last: int, bytes_max: int, then: Callable[[list[Run] | None, int], None]

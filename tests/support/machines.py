@@ -43,7 +43,7 @@ import pytest
 from leveret.base.range_set import Measured, Wanted
 from leveret.broker.broker import Broker
 from leveret.broker.client_connection import ClientConnection
-from leveret.broker.delivery.batch import Gap
+from leveret.broker.delivery.batch import GapRead
 from leveret.broker.kinds.stream import StreamQueue
 from leveret.broker.mirrors.copy_store import Loading
 from leveret.broker.queue.local_queue import LocalQueue
@@ -158,7 +158,7 @@ class World:
         self.holds_metadata = self.holds_disk = self.holds_loads = False
         self.crowded = False  # Too much waits for the disk.
         self.proposals: list[tuple[c.Command, Callable[[Applied], None]]] = []
-        self.loads: list[tuple[Queue, Gap]] = []
+        self.loads: list[tuple[Queue, GapRead]] = []
         self.ranges: list[tuple[int, int, int, Callable[[list[Run] | None, int], None]]] = []  # Requested reads.
         self.load_messages_max = 1000
         self._awaiting: list[Any] = []
@@ -205,8 +205,8 @@ class World:
     def cut(self, peer: str, reason: str) -> None:
         raise AssertionError("there is no other node")
 
-    def load(self, queue: Queue, gap: Gap) -> None:
-        self.loads.append((queue, gap))
+    def load(self, queue: Queue, read: GapRead) -> None:
+        self.loads.append((queue, read))
         if not self.holds_loads:
             self._may_load = True
 
@@ -254,9 +254,9 @@ class World:
 
     def finish_loads(self) -> None:
         loads, self.loads = self.loads, []
-        for queue, gap in loads:
-            runs, after = self.log.read(queue.spec.id, gap.first, gap.last, self.load_messages_max)
-            queue.on_loaded(gap, runs, after)
+        for queue, read in loads:
+            runs, after = self.log.read(queue.spec.id, read.first, read.last, self.load_messages_max)
+            queue.on_loaded(read, runs, after)
             self.broker.on_loaded(queue)
         ranges, self.ranges = self.ranges, []
         for number, first, last, then in ranges:

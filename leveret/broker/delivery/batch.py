@@ -252,3 +252,17 @@ class Gap:
         self.body_bytes = 0  # Of their bodies, as far as somebody counts them.
         self.redelivered = redelivered  # All of them were with a consumer, which the log may not know yet.
         self.ranges = ranges  # Of a queue with priorities: see `levels`.
+
+
+class GapRead:
+    """A read of the beginning of a gap from the log, as the gap was when the read began.
+
+    A gap may lose messages meanwhile, and then it is read again: only the read that a queue waits for counts.
+    """
+
+    __slots__ = ("first", "gap", "last")
+
+    def __init__(self, gap: Gap) -> None:
+        self.gap = gap
+        self.first = gap.first
+        self.last = gap.last

@@ -28,7 +28,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
 from leveret.base.range_set import RangeSet, merged
-from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, Gap, Span
+from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, Gap, GapRead, Span
 from leveret.broker.delivery.confirms import NEVER
 from leveret.broker.delivery.priority_ready import PriorityReady, join, rows_of
 from leveret.broker.queue import ordered_queue as base
@@ -159,6 +159,7 @@ class PriorityQueue(Queue):
 
     def _page_out_row(self, row: deque[Entry], bytes_max: int, is_sorted: bool) -> None:
         host = self.host
+        loading = None if self.loading is None else self.loading.gap
         kept: list[Entry] = []  # The last one first.
         skipped, batch = 0, None
         while row and host.content_bytes > bytes_max and self.memory_bytes > base.KEEP_BYTES and skipped < SKIPPED_MAX:
@@ -175,7 +176,7 @@ class PriorityQueue(Queue):
                 skipped += 1
             for gap in gaps:
                 after = kept[-1] if kept else None
-                joined = join(gap, after, self.loading) if isinstance(after, Gap) else None
+                joined = join(gap, after, loading) if isinstance(after, Gap) else None
                 if joined is not None:
                     kept[-1] = joined
                 else:
@@ -215,9 +216,10 @@ class PriorityQueue(Queue):
         self._let_go(batch, span.count)
         return gap
 
-    def on_loaded(self, gap: Gap, runs: list[Run], next_seq: int) -> None:
-        if self.loading is not gap:
+    def on_loaded(self, read: GapRead, runs: list[Run], next_seq: int) -> None:
+        if self.loading is not read:
             return
+        gap = read.gap
         self.refresh_rules()
         self.loading = None
         self._tell_loaded()

@@ -55,7 +55,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from leveret.base.range_set import RangeSet
 from leveret.broker.delivery.answers import Status, unreachable
-from leveret.broker.delivery.batch import Gap, Span
+from leveret.broker.delivery.batch import Gap, GapRead, Span
 from leveret.broker.mirrors.copy_store import add_batch
 from leveret.broker.queue.dedup import taken_of
 from leveret.broker.queue.durable_state import note_range, restore_ranges
@@ -321,7 +321,7 @@ class DetachedQueue(OrderedQueue):
         else:
             self.out.add(batch.first + lo, batch.first + hi - 1)
 
-    def _load(self, gap: Gap) -> None:
+    def _load(self, read: GapRead) -> None:
         """Have the beginning of a gap read from the copy."""
 
         def then(runs: list[Run] | None, following: int) -> None:
@@ -329,10 +329,10 @@ class DetachedQueue(OrderedQueue):
                 text = "its messages cannot be read from this node's copy"
                 self.detachment.note("error", f"{self} delivers nothing more: {text}")
                 return
-            self.on_loaded(gap, runs, following)
+            self.on_loaded(read, runs, following)
             self.detachment.broker.on_loaded(self)
 
-        self.host.read_range(self.target, gap.first, gap.last, LOAD_BYTES, then)
+        self.host.read_range(self.target, read.first, read.last, LOAD_BYTES, then)
 
     # -- Settling ------------------------------------------------------------------------------------------------
 

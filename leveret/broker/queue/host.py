@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from leveret.base.timers import Timers
     from leveret.broker.broker import AnyQueue
     from leveret.broker.dead_letter.publisher import DeadLetterPublisher
-    from leveret.broker.delivery.batch import Gap, Shared
+    from leveret.broker.delivery.batch import GapRead, Shared
     from leveret.broker.event_journal.node_journal import NodeJournal
     from leveret.broker.queue.features import Features
     from leveret.broker.queue.local_queue import LocalQueue
@@ -50,7 +50,7 @@ class Host(Protocol):
     def spill(self, queue: LocalQueue, runs: list[Run]) -> None:
         """Put transient messages into the log; they can be loaded from now on."""
 
-    def load(self, queue: Queue, gap: Gap) -> None:
+    def load(self, queue: Queue, read: GapRead) -> None:
         """Read the beginning of this gap back; `Queue.on_loaded` follows."""
 
     def read_range(

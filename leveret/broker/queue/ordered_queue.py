@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.base.shared_values import NO_DEQUE
 from leveret.broker.delivery.answers import Got, unreachable
-from leveret.broker.delivery.batch import Batch, Gap, Span
+from leveret.broker.delivery.batch import Batch, Gap, GapRead, Span
 from leveret.broker.delivery.confirms import NEVER
 from leveret.broker.delivery.consumer import awaits_log
 from leveret.broker.delivery.consumer_order import ConsumerOrder
@@ -51,7 +51,7 @@ class OrderedQueue(LocalQueue):
         super().__init__(spec, host)
         self.ready: deque[Span | Gap] = NO_DEQUE  # `begin_ready` makes one for the first message.
         self.ready_bytes = 0  # Of their bodies; counted only where there is a limit to it.
-        self.loading: Gap | None = None
+        self.loading: GapRead | None = None
         self.timed = False  # Its messages, or some of them, grow old.
         self.consumer_order: ConsumerOrder | None = None  # Where its consumers are not all alike.
         self.open_up_to(NEVER)
@@ -132,7 +132,7 @@ class OrderedQueue(LocalQueue):
         """At the end of `ready`, as one with the gap before it where nothing lies between."""
         last = self.ready[-1] if self.ready else None
         touches = isinstance(last, Gap) and last.last + 1 == gap.first and last.redelivered == gap.redelivered
-        if touches and gap is not self.loading:  # What is being read must be found again by `on_loaded`.
+        if touches and not self.is_loading(gap):  # What is being read must be found again by `on_loaded`.
             assert isinstance(last, Gap)
             last.last = gap.last
             last.count += gap.count
@@ -161,8 +161,12 @@ class OrderedQueue(LocalQueue):
 
     def stop_loading(self, gap: Gap) -> None:
         """Ignore the read of this gap that is under way, since some of its messages are gone; it is read again."""
-        if self.loading is gap:
+        if self.is_loading(gap):
             self.loading = None
+
+    def is_loading(self, gap: Gap) -> bool:
+        """Tell whether the beginning of this gap is being read."""
+        return self.loading is not None and self.loading.gap is gap
 
     def take_from_gap(self, gap: Gap, through: int, taken: int) -> None:
         """Nothing up to this number is in the first gap any longer. So many messages of it were taken; whatever else it
@@ -187,13 +191,14 @@ class OrderedQueue(LocalQueue):
     def want(self, gap: Gap) -> None:
         """Have its beginning read back."""
         if self.loading is None:
-            self.loading = gap
-            self._load(gap)
+            self.loading = GapRead(gap)
+            self._load(self.loading)
 
-    def on_loaded(self, gap: Gap, runs: list[Run], next_seq: int) -> None:
+    def on_loaded(self, read: GapRead, runs: list[Run], next_seq: int) -> None:
         """The beginning of a gap was read back: everything of it before `next_seq`."""
-        if self.loading is not gap:
-            return  # Purged meanwhile.
+        if self.loading is not read:
+            return  # Messages of the gap are gone meanwhile. What is left of it is read again.
+        gap = read.gap
         self.refresh_rules()
         self.loading = None
         self._tell_loaded()
@@ -528,7 +533,7 @@ class OrderedQueue(LocalQueue):
     # -- What each kind does with messages that leave ------------------------------------------------------------
 
     @abstractmethod
-    def _load(self, gap: Gap) -> None:
+    def _load(self, read: GapRead) -> None:
         """Have the beginning of a gap read; `on_loaded` follows."""
 
     @abstractmethod

@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leveret.base.shared_values import NO_DEQUE
-from leveret.broker.delivery.batch import PLACE_BYTES, Batch, Gap, Span
+from leveret.broker.delivery.batch import PLACE_BYTES, Batch, Gap, GapRead, Span
 from leveret.broker.delivery.confirms import NEVER
 from leveret.broker.delivery.consumer import awaits_log
 from leveret.broker.delivery.reserve import reserve
@@ -161,7 +161,7 @@ class Queue(OrderedQueue):
 
     def set_rules(self, rules: QueueRules) -> None:
         """Apply other rules to the queue from now on."""
-        if rules == self.applied_rules:
+        if rules is self.applied_rules or rules == self.applied_rules:  # A comparison makes two tuples.
             return
         if rules.expires_ms is not None:
             self.host.idle.set(self, self.host.now_ms + rules.expires_ms)
@@ -347,8 +347,8 @@ class Queue(OrderedQueue):
 
     # -- The log -------------------------------------------------------------------------------------------------
 
-    def _load(self, gap: Gap) -> None:
-        self.host.load(self, gap)
+    def _load(self, read: GapRead) -> None:
+        self.host.load(self, read)
 
     def restore(self, number: int, epoch: int, next_seq: int, first: int, last: int, count: int, through: int) -> None:
         """After a start: what the log holds, all of it waiting."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from leveret.base.timers import Timers
-from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, Gap
+from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, GapRead
 from leveret.broker.delivery.offsets import Start
 from leveret.broker.kinds.priority_queue import PriorityQueue
 from leveret.broker.queue.features import Features
@@ -32,7 +32,7 @@ class Host:
         self.content_bytes_max = self.spill_bytes_max = UNLIMITED
         self.log = log or MemoryLog()
         self.spilled: set[int] = set()
-        self.wanted: list[tuple[Queue, Gap]] = []
+        self.wanted: list[tuple[Queue, GapRead]] = []
         self.timers: Timers[Queue] = Timers()
         self.idle: Timers[Queue] = Timers()
         self.rules = QueueRules(max_priority=5)
@@ -42,8 +42,8 @@ class Host:
     def rules_of(self, spec: QueueSpec) -> QueueRules:
         return self.rules
 
-    def load(self, queue: Queue, gap: Gap) -> None:
-        self.wanted.append((queue, gap))
+    def load(self, queue: Queue, read: GapRead) -> None:
+        self.wanted.append((queue, read))
 
     def spill(self, queue: Queue, runs: list[Run]) -> None:
         for run in runs:
@@ -62,9 +62,9 @@ class Host:
         return [(seq, seq) for seq in sorted(self.log.queues[queue.spec.id]) if first <= seq <= last]
 
     def finish_load(self, messages_max: int) -> None:
-        queue, gap = self.wanted.pop(0)
-        runs, after = self.log.read(queue.spec.id, gap.first, gap.last, messages_max)
-        queue.on_loaded(gap, runs, after)
+        queue, read = self.wanted.pop(0)
+        runs, after = self.log.read(queue.spec.id, read.first, read.last, messages_max)
+        queue.on_loaded(read, runs, after)
 
     def flush(self, queue: Queue) -> Block | None:
         queue.close_batch()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.delivery.batch import Gap, Span
+from leveret.broker.delivery.batch import Gap, GapRead, Span
 from leveret.broker.mirrors.copy_store import MirrorStore, restore_queue, stored_marks
 from leveret.broker.queue.delivery_limit import DeliveryLimit
 from leveret.broker.queue.features import Features
@@ -637,12 +637,12 @@ class Host:
     def counts_of(self, queue: Queue) -> dict[int, int]:
         return {}
 
-    def load(self, queue: Queue, gap: Gap) -> None:
-        job = self.node.log.load(Q, gap.first, gap.last, 30)
+    def load(self, queue: Queue, read: GapRead) -> None:
+        job = self.node.log.load(Q, read.first, read.last, 30)
         assert job is not None
         job.perform(self.node.disk)
         self.node.log.on_done(job)
-        queue.on_loaded(gap, job.runs, job.next)
+        queue.on_loaded(read, job.runs, job.next)
 
 
 def promote(node: Node, tail: list[Block]) -> tuple[Queue, list[tuple[int, Any]]]:

@@ -163,7 +163,8 @@ def test_a_node_that_dies_and_leads_again_marks_too() -> None:
 
 
 def test_a_queue_that_never_had_a_message_marks_nothing() -> None:
-    pair = Pair(**{"x-max-priority": Field("I", 3)})
+    priorities: dict[str, Any] = {"x-max-priority": Field("I", 3)}
+    pair = Pair(**priorities)
     queue = pair["a"].queue("q")
     assert isinstance(queue, Queue)
     mark_shown(queue, queue.next_seq - 1)

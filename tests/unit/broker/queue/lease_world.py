@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from leveret.base.range_set import Measured, Wanted
 from leveret.base.timers import Timers
-from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, Gap
+from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, Gap, GapRead
 from leveret.broker.kinds.priority_queue import PriorityQueue
 from leveret.broker.queue.features import Features
 from leveret.broker.queue.lease import LeaseView
@@ -50,7 +50,7 @@ class Home:
         self.sharing = None
         self.timers: Timers[Queue] = Timers()
         self.idle: Timers[Queue] = Timers()
-        self.wanted: list[Gap] = []
+        self.wanted: list[GapRead] = []
         self.waiting: list[Callable[[], None]] = []
         self.features = Features()
         self.dead_letters: Any = None
@@ -76,8 +76,8 @@ class Home:
     def counts_of(self, queue: LocalQueue) -> dict[int, int]:
         return {}
 
-    def load(self, queue: Queue, gap: Gap) -> None:
-        self.wanted.append(gap)
+    def load(self, queue: Queue, read: GapRead) -> None:
+        self.wanted.append(read)
 
     def spill(self, queue: LocalQueue, runs: list[Run]) -> None:
         self.log.spill(Q, runs)
@@ -110,14 +110,14 @@ class Home:
         self.queue.pump()
         self.queue.close_batch()
         while self.wanted:
-            gap = self.wanted.pop(0)
-            load = self.log.load(Q, gap.first, gap.last, bytes_max)
+            read = self.wanted.pop(0)
+            load = self.log.load(Q, read.first, read.last, bytes_max)
             runs: list[Run] = []
-            following = gap.last + 1
+            following = read.last + 1
             if load is not None:
                 self.run(load)
                 runs, following = load.runs, load.next
-            self.queue.on_loaded(gap, runs, following)
+            self.queue.on_loaded(read, runs, following)
             waiting, self.waiting = self.waiting, []
             for then in waiting:
                 then()

@@ -13,7 +13,7 @@ import pytest
 from leveret.base.range_set import Measured, Wanted, merged
 from leveret.base.shared_values import NO_DEQUE
 from leveret.base.timers import Timers
-from leveret.broker.delivery.batch import Batch, Gap, Shared, Span
+from leveret.broker.delivery.batch import Batch, Gap, GapRead, Shared, Span
 from leveret.broker.delivery.confirms import Confirms
 from leveret.broker.delivery.offsets import Start
 from leveret.broker.event_journal.node_journal import NodeJournal
@@ -39,7 +39,7 @@ class Host:
         self.unlogged_bytes = 0
         self.sharing: Shared | None = None
         self.log = MemoryLog()
-        self.wanted: list[tuple[Queue, Gap]] = []
+        self.wanted: list[tuple[Queue, GapRead]] = []
         self.unused: list[LocalQueue] = []
         self.blocks: list[Block] = []
         self.waiting: list[Callable[[], None]] = []
@@ -59,8 +59,8 @@ class Host:
     def refresh(self, queue: LocalQueue) -> None:
         raise AssertionError("there are no policies here")
 
-    def load(self, queue: Queue, gap: Gap) -> None:
-        self.wanted.append((queue, gap))
+    def load(self, queue: Queue, read: GapRead) -> None:
+        self.wanted.append((queue, read))
 
     def spill(self, queue: LocalQueue, runs: list[Run]) -> None:
         for run in runs:
@@ -93,9 +93,9 @@ class Host:
         raise AssertionError(text)
 
     def finish_load(self, messages_max: int) -> None:
-        queue, gap = self.wanted.pop(0)
-        runs, after = self.log.read(queue.spec.id, gap.first, gap.last, messages_max)
-        queue.on_loaded(gap, runs, after)
+        queue, read = self.wanted.pop(0)
+        runs, after = self.log.read(queue.spec.id, read.first, read.last, messages_max)
+        queue.on_loaded(read, runs, after)
 
     def flush(self, queue: Queue) -> Block | None:
         """A turn without deliveries: what changed is in the log, synced."""
@@ -383,7 +383,7 @@ def test_a_gap_that_is_being_read_is_not_joined_to_another() -> None:
     assert [type(entry) for entry in queue.ready] == [Span, Gap]
     queue.add_consumer(Taker(room=0))
     queue.pump()
-    assert queue.loading is queue.ready[1]
+    assert queue.loading is not None and queue.loading.gap is queue.ready[1]
     host.content_bytes_max = 0
     queue.page_out()
     host.finish_load(10)
@@ -414,6 +414,27 @@ def test_a_purge_while_a_gap_is_being_read() -> None:
     assert drained(queue) == [b"c"]
     host.flush(queue)
     assert set(host.log.queues[7]) == {3}
+
+
+@pytest.mark.usefixtures("keeps_nothing")
+def test_a_read_of_a_gap_that_lost_messages_meanwhile_does_not_count() -> None:
+    host = Host(content_bytes_max=0)
+    queue, taker = a_queue(host), Taker()
+    put(queue, b"a", b"b", b"c", b"d", b"e")
+    host.flush(queue)
+    queue.page_out()
+    queue.add_consumer(taker)
+    queue.pump()
+    gap = queue.ready[0]
+    assert isinstance(gap, Gap)
+    queue.drop_gap(gap, 2)  # As a length limit does.
+    queue.pump()
+    assert len(host.wanted) == 2
+    while host.wanted:
+        host.finish_load(10)
+        queue.pump()
+    assert taker.bodies == [b"c", b"d", b"e"]
+    assert queue.ready_count == 0
 
 
 @pytest.mark.usefixtures("keeps_nothing")
