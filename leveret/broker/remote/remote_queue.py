@@ -124,8 +124,11 @@ class RemoteQueue:
         """Returns whether publishers should wait."""
         if self.spool is not None:
             return self.spool.is_crowded()
-        if self.successor is not None and self.parked is None:
-            return self.successor.is_crowded()
+        successor = self.successor
+        if successor is not None and self.parked is None:
+            # Publishers wait only a short while for a queue that is here, however full it is. Those that wait for
+            # this one would wait until it is half empty, and its consumers may take nothing.
+            return successor.parked is not None if successor.is_local else successor.is_crowded()
         if self.parked is not None:
             return not self.is_late
         client_end = self.client_end

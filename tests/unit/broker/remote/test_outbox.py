@@ -10,7 +10,7 @@ import pytest
 from leveret.broker.delivery.batch import Span
 from leveret.broker.delivery.confirms import Confirms, Pending
 from leveret.broker.delivery.publish_numbers import ENTRY
-from leveret.broker.queue import dedup
+from leveret.broker.queue import dedup, ordered_queue
 from leveret.broker.queue.queue import Queue
 from leveret.broker.remote import outbox
 from leveret.metadata.model import commands as c
@@ -549,6 +549,21 @@ def test_a_master_without_the_majority_keeps_what_it_has_in_doubt() -> None:
         pending.on_safe()
     broker.tell_confirms()
     assert acked(client) == 2
+
+
+def test_nobody_waits_for_a_queue_of_another_node_that_is_full_and_here_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its consumers hold what they have, so that it would stay full."""
+    monkeypatch.setattr(ordered_queue, "CROWDED_AT", 2)
+    rings = Rings()
+    client, remote = publisher(rings, "b"), rings["b"].broker.vhosts["/"].queues["q"]
+    client.call(m.BasicQos(prefetch_count=1))
+    client.consume("q")
+    for body in (b"1", b"2", b"3", b"4"):
+        client.publish("q", body, delivery_mode=2)
+    rings.lose("a")
+    rings.pass_time(20)
+    assert rings.master == "b"
+    assert rings["b"].queue("q").is_crowded() and not remote.is_crowded()
 
 
 def test_its_own_reign_knows_what_it_has() -> None:
