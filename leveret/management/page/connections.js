@@ -53,7 +53,7 @@ function connectionColumns(app) {
     { title: "Virtual host", sort: "vhost", cell: (one) => one.vhost },
     { title: "Node", sort: "node", cell: (one) => app.node(one.node ?? "") },
     { title: "State", sort: "state", cell: state },
-    { title: "Protocol", sort: "protocol", cell: (one) => one.protocol },
+    { title: "Protocol", sort: "protocol", cell: (one) => h("span", { class: "together" }, one.protocol) },
     { title: "TLS", sort: "ssl", cell: (one) => (one.ssl ? "yes" : "no") },
     { title: "Channels", sort: "channels", number: true, cell: (one) => number(one.channels) },
     { title: "Received", sort: "recv_oct_details.rate", number: true, cell: (one) => traffic(one.recv_oct_details) },

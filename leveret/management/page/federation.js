@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { h } from "./dom.js";
 import { vhostNames } from "./queues.js";
 import { table } from "./lists.js";
-import { ask, badge, button, card, confirm, empty, link, object, toast } from "./ui.js";
+import { ask, badge, breakable, button, card, confirm, empty, link, object, toast } from "./ui.js";
 
 const KINDS = { running: "good", starting: "accent", shutdown: "plain", error: "bad" };
 const EXAMPLE = '{"uri": "amqp://user:password@far", "max-hops": 1}';
@@ -44,7 +44,7 @@ function linkTable(app, vhosts, links, may) {
     { title: "Upstream", main: true, by: (one) => one.upstream, cell: (one) => one.upstream },
     { title: "Status", by: (one) => one.status, cell: (one) => h("div", null, badge(one.status, KINDS[one.status] ?? "plain"), one.error ? h("p", { class: "muted long" }, one.error) : null) },
     { title: "Here", wide: true, by: local, cell: (one) => [link(local(one), one.exchange === undefined ? "queues" : "exchanges", one.vhost, local(one)), " ", badge(one.type, "plain")] },
-    { title: "There", wide: true, by: far, end: true, cell: (one) => h("div", null, h("code", { class: "long" }, one.uri), h("p", { class: "muted long" }, far(one))) },
+    { title: "There", wide: true, by: far, end: true, cell: (one) => h("div", null, h("code", { class: "long" }, breakable(one.uri)), h("p", { class: "muted long" }, far(one))) },
     ...(vhosts.length > 1 ? [{ title: "Virtual host", by: (one) => one.vhost, cell: (one) => one.vhost }] : []),
     { title: "Node", by: (one) => one.node, cell: (one) => (one.node ? app.node(one.node) : null) },
     { title: "Last changed", by: (one) => one.timestamp, cell: (one) => one.timestamp },
@@ -57,7 +57,7 @@ function upstreamTable(app, vhosts, upstreams) {
   return table([
     { title: "Name", main: true, by: (one) => one.name, cell: (one) => one.name },
     ...(vhosts.length > 1 ? [{ title: "Virtual host", by: (one) => one.vhost, cell: (one) => one.vhost }] : []),
-    { title: "URI", wide: true, cell: (one) => h("code", { class: "long" }, [one.value.uri].flat().join(", ")) },
+    { title: "URI", wide: true, cell: (one) => h("code", { class: "long" }, breakable([one.value.uri].flat().join(", "))) },
     { title: "Options", wide: true, cell: (one) => h("code", { class: "long" }, JSON.stringify({ ...one.value, uri: undefined })) },
     { title: "", cell: (one) => h("span", { class: "actions" }, button("Edit", () => edit(app, vhosts, one), "quiet small"),
       button("Delete", () => confirm(`Delete upstream ${one.name}?`, "Its links end. Messages that were not brought here stay there.", "Delete", async () => {

@@ -22,7 +22,7 @@ export function table(columns, rows, { key, sorted = null, onsort = null, label,
 }
 
 // Letters of a title and its value that fit side by side on a phone. Numbers have narrow letters, and stay in one piece.
-const LETTERS = 17;
+const LETTERS = 16;
 const DIGITS = 22;
 
 function classes({ title, number: isNumber, main, wide, end }, content) {

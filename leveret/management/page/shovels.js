@@ -5,7 +5,7 @@ import { h } from "./dom.js";
 import { number } from "./format.js";
 import { vhostNames } from "./queues.js";
 import { table } from "./lists.js";
-import { ask, badge, button, card, confirm, empty, object, toast } from "./ui.js";
+import { ask, badge, breakable, button, card, confirm, empty, object, toast } from "./ui.js";
 
 const KINDS = { running: "good", flow: "warn", blocked: "warn", starting: "accent", paused: "plain", terminated: "bad" };
 const EXAMPLE = '{"src-uri": "amqp://", "src-queue": "orders",\n "dest-uri": "amqp://user:password@far", "dest-queue": "orders"}';
@@ -38,17 +38,17 @@ function list(app, vhosts, rows, may) {
     { title: "State", cell: (one) => h("div", null, badge(one.state, KINDS[one.state] ?? "plain"),
       one.reason ? h("p", { class: "muted" }, one.reason) : null,
       one.next_attempt ? h("p", { class: "muted" }, "Next attempt: ", h("span", { class: "together" }, one.next_attempt)) : null) },
-    { title: "From", end: true, wide: true, cell: (one) => end(one.src_uri, one.src_queue ?? one.src_exchange) },
-    { title: "To", end: true, wide: true, cell: (one) => end(one.dest_uri, one.dest_queue ?? one.dest_exchange) },
+    { title: "From, to", end: true, wide: true, by: (one) => one.src_queue ?? one.src_exchange ?? "", cell: (one) => h("div", null,
+      end("from ", one.src_uri, one.src_queue ?? one.src_exchange), end("to ", one.dest_uri, one.dest_queue ?? one.dest_exchange)) },
     { title: "Moved", number: true, by: (one) => one.forwarded, cell: (one) => number(one.forwarded) },
     { title: "Unconfirmed", number: true, by: (one) => one.pending, cell: (one) => number(one.pending) },
-    { title: "Left", number: true, by: (one) => one.remaining, cell: (one) => (one.remaining === undefined ? "" : number(one.remaining)) },
+    ...(rows.some((one) => one.remaining !== undefined) ? [{ title: "Left", number: true, by: (one) => one.remaining, cell: (one) => (one.remaining === undefined ? "" : number(one.remaining)) }] : []),
     { title: "Node", cell: (one) => (one.node ? app.node(one.node) : "") },
     ...(may ? [{ title: "", cell: (one) => actions(app, one) }] : []),
   ], rows, { key: (one) => `${one.vhost}/${one.name}`, label: "Shovels" });
 }
 
-const end = (uri, name) => h("div", null, h("code", null, uri), name ? h("p", { class: "muted" }, name) : null);
+const end = (which, uri, name) => h("div", null, h("p", null, h("span", { class: "muted" }, which), name), h("code", null, breakable(uri)));
 
 function actions(app, one) {
   const where = `shovels/vhost/${api.path(one.vhost, one.name)}`;

@@ -30,6 +30,9 @@ export const button = (text, onclick, kind = "", props = {}) => h("button", { ty
 
 export const link = (text, ...words) => h("a", { href: `#/${words.map(encodeURIComponent).join("/")}` }, text);
 
+// An address that is broken between its parts, if it has to be broken.
+export const breakable = (uri) => String(uri ?? "").split(/(?<=[/@:,?&])(?=[^/])/).flatMap((part, at) => (at ? [h("wbr", null), part] : [part]));
+
 // A list of names and values.
 export const facts = (pairs) => h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== null && value !== undefined)
   .map(([name, value]) => h("div", { key: name }, h("dt", null, name), h("dd", null, value))));

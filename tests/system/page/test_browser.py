@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.members import PERSISTENT, Cluster
 from tests.support.servers import until
+from tests.system.mqtt.paho_client import Paho
 from tests.system.page.browser import Browser
 from tests.system.page.conftest import Open
 
@@ -324,14 +325,27 @@ TORN = """[...document.querySelectorAll('main td')].flatMap((cell) => {
 })"""
 
 
-@pytest.mark.parametrize("width", [390, 820])
-def test_on_phones_and_tablets_and_in_the_dark(open_page: Open, trio: Cluster, width: int) -> None:
+@pytest.mark.parametrize("width", [390, 820, 1024, 1180, 1280])
+def test_on_phones_tablets_and_laptops_and_in_the_dark(open_page: Open, trio: Cluster, width: int) -> None:
     fill(trio, 0, "a.rather.long.name.of.a.queue.that.somebody.has.thought.of.in.a.hurry", 3)
     far = {"src-uri": "amqp://127.0.0.1:1", "dest-uri": "amqp://broker.example.org:25672"}
     shovel = {**far, "src-queue": "orders", "dest-queue": "orders.of.the.north"}
     trio[0].control("add_vhost", name="warehouse.north", description=None, tags=None)
     trio[0].control("set_parameter", vhost="/", component="shovel", name="moves", value=shovel)
-    page = open_page("overview", viewport={"width": width, "height": 1000}, color_scheme="dark")
+    devices = [Paho(trio[at].mqtt_port, name) for at, name in enumerate(("meter.of.the.north", "light"))]
+    try:
+        look_at_every_section(
+            open_page("overview", viewport={"width": width, "height": 1000}, color_scheme="dark"), width
+        )
+    finally:
+        for device in devices:
+            device.end()
+        trio[0].control("clear_parameter", vhost="/", component="shovel", name="moves")
+        trio[0].control("delete_vhost", name="warehouse.north")
+
+
+def look_at_every_section(page: Any, width: int) -> None:
+    """Nothing is cut, and no word is broken."""
     page.get_by_role("heading", name="Overview").wait_for()
     colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert max(int(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(",")) < 60
@@ -346,8 +360,6 @@ def test_on_phones_and_tablets_and_in_the_dark(open_page: Open, trio: Cluster, w
         assert page.evaluate(CUT) == [], name
         assert page.evaluate(BROKEN) == [], name
         assert page.evaluate(TORN) == [], name
-    trio[0].control("clear_parameter", vhost="/", component="shovel", name="moves")
-    trio[0].control("delete_vhost", name="warehouse.north")
 
 
 def test_queues_are_rebalanced(open_page: Open, trio: Cluster) -> None:

@@ -53,6 +53,9 @@ def test_sessions(open_page: Open, trio: Cluster, devices: dict[str, Paho]) -> N
     devices["meter"].subscribe("commands/+", 1)
     devices["lamp"].subscribe([("light", 0), ("heat", 1)])
     page = open_page("mqtt")
+    page.locator("summary", has_text="Columns").click()
+    page.get_by_label("Keep alive").check()
+    page.locator("summary", has_text="Columns").click()
     meter, lamp = (page.locator("tbody tr", has_text=text) for text in ("meter <b>1</b>", "lamp"))
     of_meter, of_lamp = ("connected", "MQTT 3.1.1", "1 min 17 s", "n1"), ("connected", "MQTT 5.0", "n2")
     for row, words in ((meter, of_meter), (lamp, of_lamp)):
