@@ -87,3 +87,14 @@ async def test_rings_are_counted_again_if_a_node_is_lost_meanwhile(
     told = said(await made.rings(request()))
     assert (told["total"], told["sound"], told["down"]) == (5, 0, 5)
     assert {one["health"] for one in told["rings"]} == {"down"}
+
+
+async def test_a_queue_that_is_no_longer_mirrored_is_no_ring(rings: Rings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its policy a queue loses its mirrors, and stays a ring of one member."""
+    rings.declare("alone", "two@host")
+    rings.declare("mirrored", "two@host", "one@host")
+    made = handlers(rings, monkeypatch)
+    told = said(await made.rings(request()))
+    assert (told["total"], [one["name"] for one in told["rings"]]) == (1, ["mirrored"])
+    assert said(await made.ring(request(vhost="/", queue="alone")))["mirrored"] is False
+    assert said(await made.ring(request(vhost="/", queue="mirrored")))["mirrored"] is True

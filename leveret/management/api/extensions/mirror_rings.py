@@ -124,7 +124,7 @@ class RingHandlers(OwnPathHandlers):
             spec = queues.get(key)
             if spec is None or spec.view is None or is_hidden_queue(spec.name) or (vhost and spec.vhost != vhost):
                 continue
-            if not seen.setdefault(spec.vhost, self.rights.may_see(request, spec.vhost)):
+            if self._is_plain(spec) or not seen.setdefault(spec.vhost, self.rights.may_see(request, spec.vhost)):
                 continue
             total += 1
             health = _health(spec, running)
@@ -137,9 +137,14 @@ class RingHandlers(OwnPathHandlers):
         rings = [{**_outline(spec, running), "health": _health(spec, running)} for spec in shown]
         return {"total": total, **counts, "rings": rings}
 
+    def _is_plain(self, spec: QueueSpec) -> bool:
+        """Return whether a queue has no mirrors and is to have none, as after its policy was deleted."""
+        member_changes = self.node.broker.member_changes
+        return member_changes is not None and member_changes.is_plain(spec)
+
     async def ring(self, request: Request) -> Response:
         spec = self.spec(request)
-        if spec.view is None:
+        if spec.view is None or self._is_plain(spec):
             outline = _outline(spec, self.running())
             return json_response({**outline, "id": spec.id, "durable": spec.durable, "mirrored": False})
         asked = {"vhost": spec.vhost, "only": spec.name, "columns": list(MIRRORS), "after": None}
