@@ -14,6 +14,8 @@ from leveret.node.system import logs
 from leveret.node.system.loop_watch import BOUNDS_S
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from leveret.node.admin.dispatch import Control
 
 COMMANDS = Commands()
@@ -79,8 +81,12 @@ def _settings(control: Control) -> list[dict[str, Any]]:
     """Returns the lines of a configuration file that gives the present settings, and the defaults that differ."""
     holds = config_as_text.pairs(dataclasses.replace(control.server.settings, log_levels=logs.levels()))
     home = {name: os.environ[name] for name in ("HOME",) if name in os.environ}
-    usual = config_as_text.pairs(load([], home).settings)
+    return against_defaults(holds, config_as_text.pairs(load([], home).settings))
+
+
+def against_defaults(holds: Mapping[str, str], usual: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Compares settings with their defaults. What has no default, such as a listener for MQTT, was set by somebody."""
     return [
-        {"key": key, "value": value, "default": usual.get(key), "is_default": usual.get(key, value) == value}
+        {"key": key, "value": value, "default": usual.get(key), "is_default": usual.get(key) == value}
         for key, value in sorted(holds.items())
     ]
