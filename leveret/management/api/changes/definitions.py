@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from leveret.management.api.common.base import Handlers, done
 from leveret.management.http.http_messages import JSON, Problem, Response, bad_request, json_response
-from leveret.management.http.json_decoding import BadJson
+from leveret.management.http.json_decoding import VALUES_MAX, BadJson
 from leveret.metadata import definitions
 from leveret.node.admin.metadata.definitions import SLICE, Import, document_text
 from leveret.node.cluster.consensus import AdminError
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret.management")
 
 PIECE_CHARACTERS: Final = 256 << 10
+BYTES_PER_VALUE: Final = 8  # At least, in definitions; an exported binding has fifteen.
 BOUNDARY_CHARACTERS_MAX: Final = 70
 FORM_PARTS_MAX: Final = 100
 FILE_NAME: Final = re.compile(r"[\w@.,+-]{1,100}")
@@ -88,7 +89,8 @@ class DefinitionHandlers(Handlers):
         if not request.body:
             return None, vhost
         try:
-            given = await request.decoded(values_max=len(request.body))  # Who may import may import much.
+            # Who may import may import much, but nothing that is far larger in memory than in the file.
+            given = await request.decoded(values_max=VALUES_MAX + len(request.body) // BYTES_PER_VALUE)
         except BadJson:
             raise bad_request("failed_to_parse_json") from None
         if not isinstance(given, dict):

@@ -166,6 +166,14 @@ def test_very_many_values_become_no_metadata(node: leveret.testing.Broker) -> No
     assert ask(node, "PUT", "/api/queues/%2F/q", body).reason == "not_json"
 
 
+def test_an_import_of_empty_values_is_refused_before_it_fills_the_memory(node: leveret.testing.Broker) -> None:
+    """Three million objects of two bytes would be two hundred megabytes, and take long to throw away."""
+    body = b'{"queues": [' + b"{}," * (3 * MEBIBYTE) + b"{}]}"
+    for path in ("/api/definitions", "/api/definitions/%2F", "/api/leveret/definitions/preview"):
+        answer = ask(node, "POST", path, body)
+        assert (answer.status, answer.reason) == (400, "failed_to_parse_json")
+
+
 def test_a_large_import_works(node: leveret.testing.Broker) -> None:
     queues = [
         {"name": f"q{number}", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {"x-max-length": 9}}
