@@ -9,6 +9,8 @@ from collections.abc import Generator
 import hypothesis
 import pytest
 
+from tests.support.order import Item, shared_out
+
 # How long an example takes says what else runs on the machine, and nothing about it.
 hypothesis.settings.register_profile("leveret", deadline=None)
 hypothesis.settings.load_profile("leveret")
@@ -25,6 +27,14 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.enable()
         gc.set_threshold(20_000, 20, 50)  # As in a node.
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    processes: int = getattr(config, "workerinput", {}).get("workercount", 1)
+    if processes > 1:
+        tests = [Item(item.nodeid.partition("::")[0], item.get_closest_marker("spark") is not None) for item in items]
+        items[:] = [items[place] for place in shared_out(tests, processes)]
 
 
 @pytest.fixture

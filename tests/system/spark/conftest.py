@@ -1,8 +1,7 @@
 """A broker with a management port, three nodes that may be killed, and one Spark session for all tests that need one.
 
 Spark takes long to start and much memory, so there should be one of it however many processes run the tests. Tests that
-use it are marked `spark` and come first: whichever process begins with them keeps them, since others take over what is
-left at the end of its list.
+use it are marked `spark`, and `tests/support/order.py` gives them all to one process.
 """
 
 from __future__ import annotations
@@ -20,10 +19,6 @@ from tests.support.servers import Server
 from tests.system.spark.sessions import CONFIG, missing
 
 CLUSTER = "management.tcp.port = 0\nmanagement.tcp.ip = 127.0.0.1"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 
 @pytest.fixture(scope="session")
