@@ -11,7 +11,7 @@ from faults.machines.node import Node, NodeError, until
 def _load(run: Run) -> None:
     """Disks write without a pause, so that there is something to forget at any moment."""
     _store_entries(run, with_files=True)
-    run.add_queues(publishers=2, window=100, pause_s=0.0, size=300)
+    run.add_queues(publishers=2, window=run.short(20, 100), pause_s=0.0, size=300)
 
 
 def _strict_load(run: Run) -> None:
@@ -43,7 +43,7 @@ def _power(name: str, count: int, what: str, is_strict: bool = False) -> Case:
         run.wait(0.5, 1.0, 2.0)
         with run.fault(f"power fails at {', '.join(node.name for node in victims)}"):
             _cut_power(run, victims)
-            run.wait(0.0, 1.0, 6.0)
+            run.wait(0.0, 1.0, 6.0, short=1.0)
             run.restart(*victims)
 
     load = _strict_load if is_strict else _load
@@ -68,7 +68,7 @@ def _stall(run: Run) -> None:
     assert node.disk is not None
     with run.fault(f"the disk of {node.name}, a master, stalls"):
         node.disk("stall")
-        run.wait(*((5.0, 20.0) if run.seconds else (8.0,)))
+        run.wait(5.0, 20.0, short=8.0)
         node.disk("go on")
 
 
@@ -77,7 +77,7 @@ def _full(run: Run) -> None:
     assert node.disk is not None
     with run.fault(f"the disk of {node.name}, a master, is full"):
         node.disk("full")
-        run.wait(*((5.0, 15.0) if run.seconds else (4.0,)))
+        run.wait(5.0, 15.0, short=4.0)
         if run.rng.random() < 0.3:
             run.note(f"  and {node.name} is killed meanwhile")
             node.kill()
@@ -96,7 +96,7 @@ def _failed_sync(run: Run) -> None:
         except NodeError:
             run.note(f"  {node.name} goes on")
         node.disk("mend")
-        run.wait(0.5, 3.0)
+        run.wait(0.5, 3.0, short=0.5)
         _cut_power(run, [node])
         run.restart(node)
 

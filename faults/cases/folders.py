@@ -106,7 +106,7 @@ def _old(run: Run) -> None:
         shutil.copytree(node.data, kept)
         run.restart(node)
         run.cluster.await_in_sync(run.queues)
-        run.wait(*((3.0, 10.0) if run.seconds else (2.0,)))
+        run.wait(3.0, 10.0, short=2.0)
         node.kill()
         shutil.rmtree(node.data)
         shutil.copytree(kept, node.data)

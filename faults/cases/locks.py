@@ -41,7 +41,7 @@ def _strike(run: Run) -> None:
                 run.cluster.cut([node], others)
             if what != "mute":
                 run.cluster.cut(others, [node])
-        run.wait(TICK_S + 2.0, TICK_S + 6.0)
+        run.wait(TICK_S + 2.0, TICK_S + 6.0, short=TICK_S + 2.0)
         run.cluster.heal()
         if node.is_frozen:
             node.thaw()

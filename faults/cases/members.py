@@ -65,7 +65,7 @@ def _rolling(run: Run) -> None:
             run.restart(node)
             run.cluster.await_whole()
             run.cluster.await_in_sync(run.queues)
-        run.wait(*((1.0, 10.0) if run.seconds else (0.5,)))
+        run.wait(1.0, 10.0, short=0.5)
 
 
 CASES = (

@@ -21,7 +21,7 @@ def _halves(run: Run) -> None:
     side = run.rng.sample(nodes, run.rng.randrange(1, len(nodes)))
     with run.fault(f"{', '.join(node.name for node in side)} cut off from the others"):
         run.cluster.part(side)
-        run.wait(*((10.0, 30.0) if run.seconds else (6.0,)))
+        run.wait(10.0, 30.0, short=6.0)
         run.cluster.heal()
 
 
@@ -38,7 +38,7 @@ def _ring(run: Run) -> None:
                 if min((at - place) % len(nodes), (place - at) % len(nodes)) > near
             ]
             run.cluster.cut([node], far)
-        run.wait(*((10.0, 30.0) if run.seconds else (6.0,)))
+        run.wait(10.0, 30.0, short=6.0)
         run.cluster.heal()
 
 
@@ -51,7 +51,7 @@ def _one_way(run: Run) -> None:
             run.cluster.cut([node], others)
         else:
             run.cluster.cut(others, [node])
-        run.wait(*((6.0, 15.0) if run.seconds else (6.0,)))
+        run.wait(6.0, 15.0, short=6.0)
         run.cluster.heal()
 
 
@@ -59,14 +59,14 @@ def _lossy(run: Run) -> None:
     how = {"loss": 0.2, "delay_ms": 300.0, "jitter_ms": 100.0, "copies": 0.02}
     with run.fault("between nodes 20 % of packets are lost, others take 300 ± 100 ms, 2 % come twice"):
         run.cluster.degrade(run.cluster.nodes, **how)
-        run.wait(*((20.0, 40.0) if run.seconds else (5.0,)))
+        run.wait(20.0, 40.0, short=5.0)
         run.cluster.heal()
 
 
 def _slow(run: Run) -> None:
     with run.fault("between nodes packets take 300 ± 100 ms and overtake each other"):
         run.cluster.degrade(run.cluster.nodes, delay_ms=300.0, jitter_ms=100.0)
-        run.wait(*((20.0, 40.0) if run.seconds else (5.0,)))
+        run.wait(20.0, 40.0, short=5.0)
         run.cluster.heal()
 
 

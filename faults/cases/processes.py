@@ -12,7 +12,7 @@ def _load(run: Run) -> None:
 
 
 def _large_windows(run: Run) -> None:
-    run.add_queues(2, publishers=2, window=2_000, pause_s=0.0)
+    run.add_queues(2, publishers=2, window=2_000, pause_s=run.short(0.5, 0.0))
 
 
 def _kill_master(run: Run) -> None:
@@ -36,7 +36,7 @@ def _freeze(run: Run) -> None:
     node = run.master()
     with run.fault(f"SIGSTOP {node.name} for longer than net_ticktime"):
         node.freeze()
-        run.wait(TICK_S + 2.0, TICK_S * 3.0)
+        run.wait(TICK_S + 2.0, TICK_S * 3.0, short=TICK_S + 2.0)
         node.thaw()
 
 

@@ -28,7 +28,7 @@ def _jump(run: Run) -> None:
 def _strobe(run: Run) -> None:
     node = run.victim()
     with run.fault(f"the clock of {node.name} jumps to and fro by up to an hour, ten times a second"):
-        for _ in range(50):
+        for _ in range(run.short(20, 50)):
             node.set_clock(run.rng.randrange(-HOUR, HOUR))
             run.wait(0.1)
         node.set_clock(0)
@@ -47,7 +47,7 @@ def _descriptors(run: Run) -> None:
                 crowd.append(client)
                 if client.connect_ex((node.host, node.port)) == 0:
                     client.sendall(b"AMQP\x00\x00\x09\x01")
-            run.wait(2.0, 6.0)
+            run.wait(2.0, 6.0, short=2.0)
             if not node.is_running:
                 run.noticed.append(f"{node.name} ended when it had no descriptors left")
         finally:
@@ -63,7 +63,7 @@ def _memory(run: Run) -> None:
     node = run.master()
     with run.fault(f"{node.name} is over its memory watermark"):
         node.set_memory_limit(LOW_BYTES)
-        run.wait(3.0, 8.0)
+        run.wait(3.0, 8.0, short=3.0)
         node.set_memory_limit(None)
 
 

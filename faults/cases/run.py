@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from faults.cases.case import Case
 from faults.clients.amqp import Amqp, ChannelError, Lost, declare
@@ -25,8 +25,10 @@ from faults.machines.node import Node, NodeError, until
 PROGRESS_S = 60.0
 DRAIN_S = 60.0
 SETTLE_S = 1.0
+SHORT_SETTLE_S = 0.3
 SHORT_PAUSE_S = 0.05
 Note = Callable[[str], None]
+T = TypeVar("T")
 
 
 def cluster_for(cases: Sequence[Case], folder: Path, broker: str = "leveret") -> Cluster:
@@ -150,9 +152,13 @@ class Run:
         finally:
             self._faults.write("fault", start, now_ns(), "ok", what=what)
 
-    def wait(self, *choices: float) -> None:
-        """Waits for one of these times, in seconds."""
-        self.pause.wait(self.rng.choice(choices))
+    def wait(self, *choices: float, short: float | None = None) -> None:
+        """Waits for one of these times, in seconds; in a short form for `short`, if that is given."""
+        self.pause.wait(self.rng.choice(choices) if self.seconds or short is None else short)
+
+    def short(self, short: T, usual: T) -> T:
+        """Returns what a case uses in its short form, or else."""
+        return usual if self.seconds else short
 
     def victim(self) -> Node:
         return self.rng.choice(self.cluster.nodes)
@@ -220,7 +226,7 @@ class Run:
         for action in self._finishing:
             action()
         self._await_progress("after all faults")
-        self.pause.wait(SETTLE_S)
+        self.pause.wait(self.short(SHORT_SETTLE_S, SETTLE_S))
         sources = [client for client in self.clients if not client.drains]
         for client in sources:
             client.halt.set()

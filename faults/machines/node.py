@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO, Protocol
 
 from faults.machines.helper import Helper
 
@@ -34,9 +35,35 @@ def until(condition: Callable[[], object], what: str, seconds: float) -> None:
         pause.wait(0.05)
 
 
+class Process(Protocol):
+    """A process that leads a group; a part of `subprocess.Popen`."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, sig: int, /) -> None: ...
+
+
+def launch(command: list[str], environment: dict[str, str], log: IO[bytes]) -> Process:
+    """Starts a process that writes all into the log."""
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        text=True,
+        start_new_session=True,
+    )
+
+
 class Node(ABC):
     """A node. Signals go to all its processes."""
 
+    launch = staticmethod(launch)  # Tests have a quicker one.
     port = AMQP_PORT
     founder: str  # The host of the node that it joins when its folder is empty; its own if it joins none.
 
@@ -46,7 +73,7 @@ class Node(ABC):
         self.data = folder / "data"
         self.clock_file = folder / "clock"  # By how much the time of day is wrong, in the form of libfaketime.
         self.disk: Helper | None = None
-        self.process: subprocess.Popen[str] | None = None
+        self.process: Process | None = None
         self.is_frozen = False
         self.has_false_clock = False
 
@@ -102,15 +129,7 @@ class Node(ABC):
         if self.has_false_clock:
             self.set_clock(0)
         with open(self.folder / "output", "ab") as log:
-            self.process = subprocess.Popen(
-                ["ip", "netns", "exec", self.space, *self.command()],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-            )
+            self.process = self.launch(["ip", "netns", "exec", self.space, *self.command()], environment, log)
 
     def await_ready(self, seconds: float = START_S) -> None:
         """Raises NodeError if it ends instead, or is not ready in time."""

@@ -11,11 +11,14 @@ go through their sets and dictionaries in different orders.
 A nursery and the test process share a socket. The test process sends what to run, with three descriptors: where
 the process writes its output and its errors, and where the nursery writes the exit code. The nursery answers with the
 process id.
+
+A command that begins with `ip netns exec NAME` is forked too: the process enters that network before it does anything.
 """
 
 from __future__ import annotations
 
 import array
+import ctypes
 import importlib
 import itertools
 import json
@@ -37,6 +40,9 @@ PRELOADED = ("leveret.cli.main", "leveret.cli.server", "leveret.node.server")
 REQUEST_BYTES_MAX = 1 << 20
 # What an interpreter, the loader or the allocator reads once, before any of it can be set.
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
+IN_A_NETWORK = ["ip", "netns", "exec"]
+NETWORKS = "/run/netns"
+CLONE_NEWNET = 0x40000000
 
 _turns = itertools.count()
 
@@ -44,12 +50,14 @@ _turns = itertools.count()
 class Asked(TypedDict):
     command: list[str]
     environment: dict[str, str]
+    network: str  # The name of a namespace; "" for the one of the tests.
+    own_group: bool
 
 
 class Forked:
     """A process that a nursery has forked. Its methods are those of `subprocess.Popen`."""
 
-    def __init__(self, pid: int, stdout: IO[str], ended: int) -> None:
+    def __init__(self, pid: int, stdout: IO[str] | None, ended: int) -> None:
         self.pid = pid
         self.stdout = stdout
         self.returncode: int | None = None
@@ -68,6 +76,7 @@ class Forked:
     def communicate(self, timeout: float | None = None) -> tuple[str, None]:
         """Waits until it has ended; returns what of its output nobody has read, which has to be little."""
         self.wait(timeout)
+        assert self.stdout is not None
         with self.stdout:
             return self.stdout.read(), None
 
@@ -93,22 +102,34 @@ Process = subprocess.Popen[str] | Forked
 
 def can_fork(command: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Returns whether the command, started in this process's environment with these changes, may be forked."""
-    is_leveret = sys.platform == "linux" and list(command[:3]) == [sys.executable, "-m", "leveret"]
+    _, words = _network_and_words(command)
+    is_leveret = sys.platform == "linux" and words[:3] == [sys.executable, "-m", "leveret"]
     return is_leveret and not any(name.startswith(READ_AT_START) for name in environment)
 
 
-def fork(command: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> Forked:
-    """Starts `python -m leveret ...`. The environment is all it has; `log` is where it writes its errors."""
-    output, its_output = os.pipe()
+def fork(
+    command: Sequence[str], environment: Mapping[str, str], log: IO[bytes], all_to_log: bool = False,
+    own_group: bool = False,
+) -> Forked:  # fmt: skip
+    """Starts `python -m leveret ...`. The environment is all it has; `log` is where it writes its errors, and with
+    `all_to_log` its output, which can be read from `stdout` otherwise. With `own_group` signals can be sent to its
+    group, the process and those that it starts."""
+    network, words = _network_and_words(command)
+    output, its_output = (None, os.dup(log.fileno())) if all_to_log else os.pipe()
     ended, its_end = os.pipe()
     nursery = _nursery(next(_turns) % NURSERIES)
     try:
-        asked = Asked(command=list(command), environment=dict(environment))
+        asked = Asked(command=words, environment=dict(environment), network=network, own_group=own_group)
         pid = nursery.fork(asked, (its_output, log.fileno(), its_end))
     finally:
         os.close(its_output)
         os.close(its_end)
-    return Forked(pid, os.fdopen(output, encoding="utf-8"), ended)
+    return Forked(pid, None if output is None else os.fdopen(output, encoding="utf-8"), ended)
+
+
+def _network_and_words(command: Sequence[str]) -> tuple[str, list[str]]:
+    words = list(command)
+    return (words[3], words[4:]) if words[:3] == IN_A_NETWORK else ("", words)
 
 
 class Nursery:
@@ -172,12 +193,15 @@ def fork_what_is_asked_for(tests: socket.socket) -> tuple[Asked, list[int]] | No
             if not data:
                 return None
             *outputs, end = descriptors
+            asked: Asked = json.loads(data)
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
                 for descriptor in (woken, wake, end, *ends.values()):
                     os.close(descriptor)
-                return json.loads(data), outputs
+                return asked, outputs
+            if asked["own_group"]:
+                os.setpgid(pid, pid)  # Here, so that it is so before anybody knows the process.
             ends[pid] = end
             for descriptor in outputs:
                 os.close(descriptor)
@@ -206,11 +230,23 @@ def run_as_if_started(asked: Asked, outputs: list[int]) -> int:
     os.environ.clear()
     os.environ.update(asked["environment"])
     time.tzset()
+    if asked["network"]:
+        enter(asked["network"])
     sys.orig_argv[:] = asked["command"]
     sys.argv[:] = ["leveret", *asked["command"][3:]]
     from leveret.cli.main import main as leveret
 
     return leveret()
+
+
+def enter(network: str) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.open(f"{NETWORKS}/{network}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if libc.setns(descriptor, CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"setns: {network}")
+    finally:
+        os.close(descriptor)
 
 
 if __name__ == "__main__":

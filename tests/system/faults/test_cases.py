@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -14,6 +14,9 @@ from faults.cases.run import Run, cluster_for
 from faults.clients.consumer import Consumer
 from faults.history.verdict import BROKEN, KEPT
 from faults.machines.cluster import Cluster, why_not
+from faults.machines.leveret_node import LeveretNode
+from faults.machines.node import Process, launch
+from tests.support.processes.forked import can_fork, fork
 
 SEED = 1
 # Cases that share a cluster, one after the other: a cluster takes longer to start than most faults last. `make faults`
@@ -31,12 +34,19 @@ TOGETHER = (
 )
 
 
+def launch_quickly(command: list[str], environment: dict[str, str], log: IO[bytes]) -> Process:
+    if can_fork(command, {}):
+        return fork(command, environment, log, all_to_log=True, own_group=True)
+    return launch(command, environment, log)
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     reason = why_not(disks=True)
     if reason is not None:
         pytest.skip(reason)
-    yield tmp_path
+    monkeypatch.setattr(LeveretNode, "launch", staticmethod(launch_quickly))
+    return tmp_path
 
 
 def test_each_case_has_a_short_form() -> None:

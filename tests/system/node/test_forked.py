@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes.forked import NURSERIES, Forked
+from tests.support.networks import Network, why_not
+from tests.support.processes.forked import NURSERIES, Forked, fork
 from tests.support.servers import Server
 from tests.system.conftest import Start
 
@@ -57,3 +59,28 @@ def test_it_has_its_own_environment(start: Start) -> None:
     server = start("", {"LEVERET_NODE_NAME": "hare@localhost"})
     assert "hare@localhost" in server.log()
     assert "hare@localhost" not in start().log()
+
+
+def test_it_has_its_own_network(start: Start) -> None:
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with Network(1) as network:
+        server = start(begin=False)
+        server.launcher = ("ip", "netns", "exec", network.namespace(1))
+        server.start()
+        assert isinstance(server.process, Forked)
+        assert os.stat(f"/proc/{server.pid}/ns/net").st_ino == os.stat(f"/run/netns/{network.namespace(1)}").st_ino
+        server.kill()
+
+
+def test_it_has_its_own_group_and_writes_all_into_its_log(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "leveret"]
+    with open(tmp_path / "log", "wb") as log:
+        told = fork([*command, "--version"], os.environ, log, all_to_log=True)
+        assert told.wait(60) == 0 and (tmp_path / "log").read_text().startswith("leveret")
+        words = ["server", "--data", str(tmp_path / "data"), "--port", "0", "--cluster-port", "0"]
+        leader = fork([*command, *words], {**os.environ, "HOME": str(tmp_path)}, log, all_to_log=True, own_group=True)
+    assert os.getpgid(leader.pid) == leader.pid
+    os.killpg(leader.pid, signal.SIGKILL)
+    assert leader.wait(60) == -signal.SIGKILL

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,15 +110,7 @@ def ledgers_with_ids(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def uncompiled(spark: Any) -> Iterator[Any]:
-    """To compile plans takes longer than to run them, with as little data as here."""
-    spark.conf.set("spark.sql.codegen.wholeStage", "false")
-    yield spark
-    spark.conf.unset("spark.sql.codegen.wholeStage")
-
-
-@pytest.fixture(scope="module")
-def found(uncompiled: Any, tmp_path_factory: pytest.TempPathFactory) -> Found:
+def found(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Found:
     """One audit of everything: each costs some seconds, however small."""
     story, folder = Story(), tmp_path_factory.mktemp("ledgers")
     every_way_to_go(story)
@@ -129,7 +120,7 @@ def found(uncompiled: Any, tmp_path_factory: pytest.TempPathFactory) -> Found:
     a_crash(story, folder)
     ledgers_with_ids(folder)
     published, consumed = (str(folder / f"{name}.jsonl") for name in ("published", "consumed"))
-    done = story.examine(uncompiled, Rules(late_s=3, published=published, consumed=consumed))
+    done = story.examine(spark, Rules(late_s=3, published=published, consumed=consumed))
     return Found(done, done.findings.collect(), {row.queue: row for row in done.queues.collect()})
 
 
@@ -214,18 +205,18 @@ def test_what_is_drawn(found: Found) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_holes_in_the_evidence_are_no_losses(uncompiled: Any) -> None:
+def test_holes_in_the_evidence_are_no_losses(spark: Any) -> None:
     story = Story()
     story.offsets[TWO] = 50  # What it told before is given up.
     story.tell(ONE, event("started", 1, 0), *came(1, 10), event("acked", 1, 5))
     story.tell(TWO, event("started", 1, 0, queue="r", id=8)).tell(ONE, *came(11, 12))
-    by_kind = {row.kind: (row["first"], row["last"]) for row in story.examine(uncompiled).findings.collect()}
+    by_kind = {row.kind: (row["first"], row["last"]) for row in story.examine(spark).findings.collect()}
     assert by_kind == {"unknown": (6, 10), "lost": (11, 12)}
 
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_alarms(uncompiled: Any, tmp_path: Path) -> None:
+def test_alarms(spark: Any, tmp_path: Path) -> None:
     """Of ten that were confirmed long ago, four are acknowledged, three wait, and three are nowhere. Of ten others a
     promotion has cut off five."""
     story = Story().tell(ONE, *came(1, 5)).tell(ONE, *came(6, 20), event("acked", 1, 4), event("acked", 11, 15))
@@ -236,10 +227,10 @@ def test_alarms(uncompiled: Any, tmp_path: Path) -> None:
         told.append((alarm["alarm"], alarm["first"], alarm["last"]))
 
     def look(wanted: object) -> Any:
-        return story.present(uncompiled)
+        return story.present(spark)
 
-    watch = alarms.Alarms(uncompiled, Rules(late_s=5), str(tmp_path), None, look, tell)
-    rows = story.events(uncompiled)
+    watch = alarms.Alarms(spark, Rules(late_s=5), str(tmp_path), None, look, tell)
+    rows = story.events(spark)
     watch.batch(rows, 0)
     assert sorted(told) == [("late", 5, 7), ("missing", 16, 20)]
     told.clear()
