@@ -30,7 +30,7 @@ SPECIAL: Final = (
         "returns.restore(_counts(stored.counts, tail, settled, queue.next_seq), queue.rules.delivery_limit)",
         "returns.restore({}, None)",
         mirrored=True,
-        first=1019,
+        first=1036,
     ),
     _special(
         "one more than the delivery limit",
