@@ -51,8 +51,8 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(PY) -m mypy $(CODE)
 
-# Each process begins with a part of the tests, the longest first (tests/support/order.py), and takes over what others
-# have not come to when it is done: the tests of a folder mostly stay together and share what they have started.
+# Each process begins with a part of the tests, the longest first (tests/support/processes/order.py), and takes over what
+# others have not come to when it is done: the tests of a folder mostly stay together and share what they have started.
 # `$(PY) -m pytest FILE ...` alone runs in one, where a debugger works.
 pytest: $(STAMP) node-clients debian-clients chromium java
 	$(PY) -m pytest -r fEs --numprocesses $(PROCESSES) --dist worksteal

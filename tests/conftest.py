@@ -9,7 +9,7 @@ from collections.abc import Generator
 import hypothesis
 import pytest
 
-from tests.support.order import Item, shared_out
+from tests.support.processes.order import Item, shared_out
 
 # How long an example takes says what else runs on the machine, and nothing about it.
 hypothesis.settings.register_profile("leveret", deadline=None)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.order import SECONDS, Item, seconds, shared_out
+from tests.support.processes.order import SECONDS, Item, seconds, shared_out
 
 ROOT = Path(__file__).parents[2]
 UNIT = [Item(f"tests/unit/test_{number // 50}.py") for number in range(1_000)]

@@ -1,7 +1,7 @@
 """A broker with a management port, three nodes that may be killed, and one Spark session for all tests that need one.
 
 Spark takes long to start and much memory, so there should be one of it however many processes run the tests. Tests that
-use it are marked `spark`, and `tests/support/order.py` gives them all to one process.
+use it are marked `spark`, and `tests/support/processes/order.py` gives them all to one process.
 """
 
 from __future__ import annotations
