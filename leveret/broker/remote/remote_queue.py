@@ -521,6 +521,7 @@ class RemoteQueue:
 
     def step_aside(self) -> None:
         """Let clients of this node use the queue that is here, unless their publishes would overtake earlier ones."""
+        self.broker.spools.release(self)
         if self.successor is not None and not self.is_moving and self.spool is None:
             self.broker.replace(self, self.successor)
 

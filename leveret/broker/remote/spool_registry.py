@@ -80,7 +80,7 @@ class SpoolRegistry:
         self.by_target: dict[int, Spool] = {}
         self.active: dict[Spool, None] = {}  # Those with messages.
         self.readers: dict[int, SpoolReader] = {}  # By target: who delivers what is in its spool to clients here.
-        self.fronts: list[RemoteQueue] = []  # In place of queues led here, while there is no majority.
+        self.fronts: dict[RemoteQueue, None] = {}  # In place of queues led here, while there is no majority.
         self.stalled: dict[Spool, None] = {}  # Those whose link has no room.
         self.batches_left = BATCHES_AT_ONCE  # Batches that all spools may still send in this turn.
         self.later: list[Spool] = []  # Those that go on in the next turn.
@@ -136,6 +136,14 @@ class SpoolRegistry:
         self.is_surveyed = False
         return spool
 
+    def release(self, remote: RemoteQueue) -> None:
+        """Part a queue from a spool that has no messages: one may be begun and take none, and then nothing that is
+        sent on would ever empty it."""
+        spool = remote.spool
+        if spool is not None and spool not in self.active:
+            spool.remove_front(remote)
+            remote.set_spool(None)
+
     def may_begin(self, remote: RemoteQueue) -> bool:
         """Returns whether publishes for a queue that is out of reach are spooled. Those for a mirrored queue wait
         instead where a majority can agree on its next master."""
@@ -162,7 +170,7 @@ class SpoolRegistry:
     def on_majority(self, reachable: bool) -> None:
         """A master that is cut off from the majority confirms nothing: another node may lead its queue by now. To its
         own clients such a queue is out of reach like one of another node, so a `RemoteQueue` takes its place."""
-        fronts, self.fronts = self.fronts, []
+        fronts, self.fronts = self.fronts, {}
         for front in fronts:
             front.step_aside()
         if reachable or not self.broker.partition_handling.spools:
@@ -176,7 +184,7 @@ class SpoolRegistry:
             front.set_successor(queue)
             self.broker.replace(queue, front)
             self.broker.queues_by_id[spec.id] = queue  # For everything but clients nothing changes.
-            self.fronts.append(front)
+            self.fronts[front] = None
             if self.may_take_unconfirmed(queue) and take_unconfirmed(self.broker, mirror, queue):
                 front.answer_publishers()
 
@@ -207,7 +215,8 @@ class SpoolRegistry:
             self._note("info", f"the spool of {queue} is empty: {spool.sent} sent on, {spool.expired} expired")
         for front in spool.take_fronts():
             front.set_spool(None)
-            front.step_aside()
+            if front not in self.fronts:  # Else its queue is still cut off.
+                front.step_aside()
         self._look()
         self.on_progress()
 

@@ -183,6 +183,10 @@ class Spool(Queue):
         """Publishers of this node take this for the queue."""
         self.fronts.append(front)
 
+    def remove_front(self, front: RemoteQueue) -> None:
+        """Publishers of this node take this for the queue no longer."""
+        self.fronts = [one for one in self.fronts if one is not front]
+
     def take_fronts(self) -> list[RemoteQueue]:
         """Publishes go straight to the queue again."""
         fronts, self.fronts = self.fronts, []

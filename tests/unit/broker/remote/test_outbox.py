@@ -566,6 +566,44 @@ def test_nobody_waits_for_a_queue_of_another_node_that_is_full_and_here_now(monk
     assert rings["b"].queue("q").is_crowded() and not remote.is_crowded()
 
 
+def test_a_spool_without_messages_does_not_stand_before_its_queue() -> None:
+    """A consumer waited for the next master so long that a spool was begun, and nobody published anything. Then this
+    node became the master."""
+    rings = Rings()
+    for name in NAMES:
+        rings[name].broker.partition_handling = PartitionHandling(Strategy.IGNORE)
+    client = rings["b"].client()
+    client.consume("q")
+    rings.behind = set(NAMES)  # Nobody hears of the next view.
+    rings.lose("a")
+    broker = rings["b"].broker
+    for _ in range(outbox.ANSWER_MS // 1_000 + 2):
+        rings.tick()
+    assert rings.number in broker.spools.by_target and not broker.spools.active
+    rings.behind = {"a"}
+    rings.pass_time(20)
+    assert rings.master == "b"
+    assert broker.vhosts["/"].queues["q"] is rings["b"].queue("q") is rings.mirror("b").queue
+    assert not broker.spools.by_target[rings.number].fronts
+
+
+def test_a_master_without_the_majority_is_out_of_reach_also_when_its_spool_takes_nothing() -> None:
+    """The queue would take no publish of this size, so its spool does not. A publish of another size is spooled."""
+    rings = Rings(table_from_python({"x-overflow": "reject-publish", "x-max-length-bytes": 100}))
+    for name in NAMES:
+        rings[name].broker.partition_handling = PartitionHandling(Strategy.IGNORE)
+    client, broker, queue = publisher(rings, "a"), rings["a"].broker, rings["a"].queue("q")
+    rings.lose("a")
+    broker.mirrors.on_majority(False)
+    client.publish("q", bytes(200), delivery_mode=2)
+    assert broker.vhosts["/"].queues["q"] is not queue
+    client.publish("q", b"2", delivery_mode=2)
+    (spool,) = broker.spools.by_target.values()
+    assert spool.count == 1
+    nack, ack = client.methods()
+    assert isinstance(nack, m.BasicNack) and isinstance(ack, m.BasicAck) and ack.delivery_tag == 2
+
+
 def test_its_own_reign_knows_what_it_has() -> None:
     """The majority was away for a moment, and nobody else has led the queue."""
     rings = Rings()
