@@ -203,9 +203,12 @@ class OrderedQueue(LocalQueue):
         self.loading = None
         self._tell_loaded()
         at = self.ready.index(gap)
+        if gap.first >= next_seq:
+            self.host.dirty[self] = None  # All that was read is gone: the next turn reads on.
+            return
         del self.ready[at]
         count = 0
-        for run in runs:
+        for run in _without_gone(runs, gap.first):
             batch = Batch.loaded(run)
             if gap.redelivered:
                 batch.mark_redelivered(0, batch.left)
@@ -225,6 +228,7 @@ class OrderedQueue(LocalQueue):
             self.ready.insert(at, gap)
         else:
             self.ready_count -= gap.count - count  # The log is the truth.
+            self.ready_bytes -= gap.body_bytes
         self.host.dirty[self] = None
 
     def forget_dead(self, span: Span) -> bool:
@@ -547,3 +551,11 @@ class OrderedQueue(LocalQueue):
     @abstractmethod
     def dead_letter_or_drop(self, batch: Batch, lo: int, hi: int, reason: str) -> None:
         """These messages, which neither wait nor are out with anybody, leave unserved."""
+
+
+def _without_gone(runs: list[Run], first: int) -> list[Run]:
+    """Returns what was read of a gap without messages before `first`: a length limit has dropped them meanwhile."""
+    left = [run for run in runs if run.last >= first]
+    if left and left[0].first < first:
+        left[0] = left[0].cut(first - left[0].first, len(left[0].contents))
+    return left

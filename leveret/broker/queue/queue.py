@@ -244,11 +244,14 @@ class Queue(OrderedQueue):
         count = min(count, gap.count)
         self.settle_numbers(gap.first, gap.first + count - 1, "maxlen")
         self.ready_count -= count
+        share = gap.body_bytes * count // gap.count  # About; what is read is counted anew.
+        gap.body_bytes -= share
+        self.ready_bytes -= share
         gap.first += count
         gap.count -= count
         if not gap.count:
             self.ready.popleft()
-        self.stop_loading(gap)
+            self.stop_loading(gap)
         return count
 
     def settle_numbers(self, first: int, last: int, reason: str = "") -> None:

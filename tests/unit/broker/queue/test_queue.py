@@ -25,6 +25,7 @@ from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.records import QueueSpec
 from leveret.metadata.rules.queue_rules import PLAIN, QueueRules
 from leveret.protocol import methods as m
+from leveret.protocol.frames import HEADER_AT
 from leveret.storage.format.queue_block import PERSISTENT, REDELIVERED, Block, Run
 from tests.support.machines import MemoryLog, World
 
@@ -417,18 +418,25 @@ def test_a_purge_while_a_gap_is_being_read() -> None:
     assert set(host.log.queues[7]) == {3}
 
 
-@pytest.mark.usefixtures("keeps_nothing")
-def test_a_read_of_a_gap_that_lost_messages_meanwhile_does_not_count() -> None:
-    host = Host(content_bytes_max=0)
-    queue, taker = a_queue(host), Taker()
-    put(queue, b"a", b"b", b"c", b"d", b"e")
+def a_gap(host: Host, *contents: bytes) -> tuple[Queue, Gap]:
+    """A queue whose messages only the log has."""
+    queue = a_queue(host)
+    put(queue, *contents)
     host.flush(queue)
     queue.page_out()
+    (gap,) = queue.ready
+    assert isinstance(gap, Gap)
+    return queue, gap
+
+
+@pytest.mark.usefixtures("keeps_nothing")
+def test_a_read_that_another_one_has_replaced_does_not_count() -> None:
+    host, taker = Host(content_bytes_max=0), Taker()
+    queue, gap = a_gap(host, b"a", b"b", b"c", b"d", b"e")
     queue.add_consumer(taker)
     queue.pump()
-    gap = queue.ready[0]
-    assert isinstance(gap, Gap)
-    queue.drop_gap(gap, 2)  # As a length limit does.
+    queue.stop_loading(gap)
+    queue.take_from_gap(gap, 2, 2)  # As a lease does.
     queue.pump()
     assert len(host.wanted) == 2
     while host.wanted:
@@ -436,6 +444,40 @@ def test_a_read_of_a_gap_that_lost_messages_meanwhile_does_not_count() -> None:
         queue.pump()
     assert taker.bodies == [b"c", b"d", b"e"]
     assert queue.ready_count == 0
+
+
+@pytest.mark.usefixtures("keeps_nothing")
+@pytest.mark.parametrize(("dropped", "read"), [(1, 5), (2, 5), (2, 3), (3, 2), (4, 2), (5, 2)])
+def test_what_a_length_limit_drops_while_it_is_read_is_gone(dropped: int, read: int) -> None:
+    """The read itself goes on: where every publish drops a message, consumers would get none otherwise."""
+    host, taker, contents = Host(content_bytes_max=0), Taker(), [b"a", b"b", b"c", b"d", b"e"]
+    queue, gap = a_gap(host, *contents)
+    queue.add_consumer(taker)
+    queue.pump()
+    assert queue.drop_gap(gap, dropped) == dropped
+    queue.pump()
+    assert len(host.wanted) == 1
+    while host.wanted:
+        host.finish_load(read)
+        queue.pump()
+    assert taker.bodies == contents[dropped:]
+    assert queue.ready_count == 0 and not queue.ready
+
+
+@pytest.mark.usefixtures("keeps_nothing")
+def test_bytes_of_dropped_messages_count_no_longer() -> None:
+    host = Host(content_bytes_max=0)
+    host.rules = QueueRules(max_bytes=1_000)
+    head = bytes(HEADER_AT + 4) + (100).to_bytes(8, "big")  # As far as the size of the body.
+    queue, gap = a_gap(host, head, head, head, head)
+    assert queue.ready_bytes == 400
+    queue.drop_gap(gap, 1)
+    assert queue.ready_bytes == 300
+    queue.add_consumer(Taker(room=1))
+    queue.pump()
+    host.finish_load(10)
+    queue.pump()
+    assert queue.ready_bytes == 200 and queue.ready_count == 2
 
 
 @pytest.mark.usefixtures("keeps_nothing")
