@@ -61,13 +61,13 @@ class Draining:
             machine.loop.create_task(machine.server.control.answer(b'{"command": "revive"}'))
 
     def end_draining(self) -> None:
-        """An operator revives all nodes, and repeats that."""
+        """An operator revives all nodes, and repeats that to the end: a drain that was ordered before may take effect
+        only when the node is in contact with a majority again."""
         drained = self.drained()
         for number, machine in enumerate(self.world.machines):
             if machine.node_name in drained:
                 self._revive(number)
-        if drained or not all(machine.serving for machine in self.world.machines):
-            self.world.scheduler.after(2.0, self.end_draining)
+        self.world.scheduler.after(2.0, self.end_draining)
 
     def drained(self) -> set[str]:
         """Returns nodes that some node sees as drained."""
