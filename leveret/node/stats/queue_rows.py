@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.broker.delivery.batch import Batch, Gap
+from leveret.broker.kinds.stream import StreamQueue
 from leveret.broker.mirrors import status
 from leveret.broker.queue.queue import Queue
 from leveret.broker.queue.ttl_and_length import bodies
@@ -253,6 +254,8 @@ class _Measure:
 def _waiting(queue: LocalQueue) -> tuple[_Measure, int]:
     """Returns a measure of the ready messages in memory, and how many ready messages are on disk only."""
     found, measured, on_disk = _Measure(), 0, 0
+    if isinstance(queue, StreamQueue):
+        return found, queue.ready_count  # All of them are in the log, whatever of it is in memory, too.
     for at, entry in enumerate(islice(queue.ready, ENTRIES_MAX) if isinstance(queue, Queue) else ()):
         if isinstance(entry, Gap):
             on_disk += entry.count

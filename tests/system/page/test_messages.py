@@ -74,6 +74,10 @@ def test_messages_are_searched_and_deleted(page: Any, trio: Cluster) -> None:
     shown(page, "No ready message contains that")
 
 
+def size(page: Any) -> str:
+    return str(page.locator(".tile", has_text="Size").locator(".tile-value").inner_text())
+
+
 def test_a_stream_is_looked_into(page: Any, trio: Cluster) -> None:
     channel = trio[2].connect().channel()
     channel.queue_declare("brook", durable=True, arguments={"x-queue-type": "stream"})
@@ -81,6 +85,7 @@ def test_a_stream_is_looked_into(page: Any, trio: Cluster) -> None:
     for number in range(20):
         channel.basic_publish("", "brook", f"drop {number}".encode(), PERSISTENT)
     go(page, "queues/%2F/brook")
+    until(lambda: "B" in size(page) and size(page) != "0 B", "the size of its messages is told")
     page.get_by_label("From offset").fill("7")
     page.get_by_role("button", name="Look", exact=True).click()
     until(lambda: bodies(page)[:1] == ["drop 7"], "from that offset on")
