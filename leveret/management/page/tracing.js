@@ -42,10 +42,10 @@ function switches(app, vhosts, vhost, { nodes, running }) {
   const may = api.has("administrator");
   return [
     h("p", { class: "muted" }, "The firehose copies each message that clients publish or get to the exchange amq.rabbitmq.trace. It costs throughput: switch it off afterwards."),
-    vhosts.length > 1 ? h("label", { class: "filter" }, h("span", { class: "hidden" }, "Virtual host"), h("select", { value: vhost,
+    h("div", { class: "filters" }, vhosts.length > 1 ? h("label", { class: "filter" }, h("span", { class: "hidden" }, "Virtual host"), h("select", { value: vhost,
       onchange: (event) => app.go(`/tracing/${encodeURIComponent(event.target.value)}`) },
       vhosts.map((name) => h("option", { value: name, key: name, selected: name === vhost }, name)))) : null,
-    h("p", { key: "state" }, nodes.length ? [badge("on", "warn"), ` at ${nodes.map(app.node).join(", ")}`] : badge("off", "plain")),
+      h("p", { key: "state" }, nodes.length ? [badge("on", "warn"), ` at ${nodes.map(app.node).join(", ")}`] : badge("off", "plain"))),
     may ? h("div", { class: "actions" },
       nodes.length < running.length ? button("Switch on …", () => confirm("Switch the firehose on?", `Every message of ${vhost} is copied while it is on, at all nodes, until it is switched off or a node restarts.`,
         "Switch on", () => set(true)), "primary") : null,
