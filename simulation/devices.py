@@ -344,7 +344,8 @@ class DevicesWorld(World):
     def _check_wills(self) -> None:
         found = self.operators.leading(WILLS)
         if found is None:
-            self.fail("nobody leads the queue of the wills")
+            if not self.ledger.has_lost_disks:  # Else the queue may be gone with the only disk that had it.
+                self.fail("nobody leads the queue of the wills")
             return
         _, node, queue = found
         read: list[int] = []
