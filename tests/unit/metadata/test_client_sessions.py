@@ -159,7 +159,8 @@ def test_numbers_of_messages_that_the_client_has() -> None:
     assert take("7.0", (8, 8), (1 << 33, 1 << 34)) == [(1, 5), (8, 8), (1 << 33, 1 << 34)]
     assert take("7.0", (2, 9)) == [(1, 9), (1 << 33, 1 << 34)]
     assert take("8.0", (2, 2)) == [(2, 2)]  # Another queue numbers its own messages.
-    for number in range(10, 4 * TAKEN_MAX, 2):
+    take("8.0", *((number, number) for number in range(10, 2 * TAKEN_MAX, 2)))
+    for number in range(2 * TAKEN_MAX, 2 * TAKEN_MAX + 200, 2):
         found = take("8.0", (number, number))
     assert len(found) == TAKEN_MAX and found[-1] == (number, number)
 

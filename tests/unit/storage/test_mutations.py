@@ -154,7 +154,7 @@ MUTATIONS: list[Callable[[Patch], None]] = [
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_caught(mutation: Callable[[Patch], None], monkeypatch: Patch) -> None:
     mutation(monkeypatch)
-    for seed in [475, 313, *range(125, 185), *range(400)]:  # From where most are noticed soon.
+    for seed in [475, 313, 356, 61, *range(125, 185), *range(400)]:  # From where most are noticed soon.
         try:
             World(seed).run(steps=160)
         except (AssertionError, LogDamaged):
