@@ -21,7 +21,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
+from typing import IO, Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
 from benchmarks.ruler.calls import HOST, Connection
 from benchmarks.ruler.rabbitmq_programs import ControlError, control, plain_environment, server_program
@@ -77,15 +77,7 @@ class Server(ABC):
         assert self.process is None
         with (self.folder / "output.log").open("ab") as output:
             began = time.perf_counter()
-            self.process = subprocess.Popen(
-                self.command(),
-                cwd=ROOT,
-                env=self.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # Ctrl-C is for the benchmark, which then stops the broker.
-            )
+            self.process = self.launch(output)
         while time.perf_counter() - began < timeout_s:
             try:
                 self.version = self.ask_version(timeout_s)
@@ -96,6 +88,18 @@ class Server(ABC):
                 time.sleep(POLL_S)
         self.kill()
         raise BrokerError(f"{self.name} did not start:\n{self.last_words()}")
+
+    def launch(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Starts the process, without waiting for it."""
+        return subprocess.Popen(
+            self.command(),
+            cwd=ROOT,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C is for the benchmark, which then stops the broker.
+        )
 
     def last_words(self) -> str:
         return (self.folder / "output.log").read_text(errors="replace")[-2_000:]

@@ -1,0 +1,22 @@
+"""Benchmarks whose nodes are forked: here they need to run, and no figure counts."""
+
+from __future__ import annotations
+
+from typing import IO, Any
+
+import pytest
+
+from benchmarks.ruler.brokers import Leveret
+from tests.support.processes.forked import can_fork, fork
+
+
+@pytest.fixture(autouse=True)
+def quick_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = Leveret.launch
+
+    def launch(node: Leveret, output: IO[bytes]) -> Any:
+        if not can_fork(node.command(), {}):
+            return usual(node, output)
+        return fork(node.command(), node.environment(), output, all_to_log=True, own_group=True)
+
+    monkeypatch.setattr(Leveret, "launch", launch)
