@@ -17,7 +17,7 @@ LOG_CHARACTERS_SHOWN = 6_000
 logging.getLogger("pika").setLevel(logging.CRITICAL)  # It has much to say on each connection that a node loses.
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))
     try:
@@ -33,7 +33,7 @@ def cluster(sound: Cluster) -> Iterator[Cluster]:
     sound.disconnect()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     # Who comes back often is taken back ever later, in proportion to this. A busy machine stands still for a second.
     cluster = Cluster(tmp_path_factory.mktemp("fragile"), "net_ticktime = 2\ncluster.operation_timeout = 5000")

@@ -22,7 +22,7 @@ CLUSTER = "management.tcp.port = 0\nmanagement.tcp.ip = 127.0.0.1"
 PLAIN = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def data_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Tests use names from `name`, and clean up nothing."""
     server = Server(tmp_path_factory.mktemp("data"), arguments=("--management-port", "0")).start()
@@ -41,7 +41,7 @@ def data_channel(data_broker: Server) -> Iterator[Any]:
     data_broker.connections.remove(connection)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path_factory.mktemp("trio"), CLUSTER)
     yield cluster
@@ -59,14 +59,14 @@ def trio(_trio: Cluster) -> Iterator[Cluster]:
     _trio.disconnect()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def java() -> None:
     reason = missing()
     if reason:
         pytest.skip(reason)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
