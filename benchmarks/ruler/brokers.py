@@ -77,7 +77,7 @@ class Server(ABC):
         assert self.process is None
         with (self.folder / "output.log").open("ab") as output:
             began = time.perf_counter()
-            self.process = self.launch(output)
+            self.process = self.launch(self.command(), output)
         while time.perf_counter() - began < timeout_s:
             try:
                 self.version = self.ask_version(timeout_s)
@@ -89,10 +89,10 @@ class Server(ABC):
         self.kill()
         raise BrokerError(f"{self.name} did not start:\n{self.last_words()}")
 
-    def launch(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
+    def launch(self, command: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
         """Starts the process, without waiting for it."""
         return subprocess.Popen(
-            self.command(),
+            command,
             cwd=ROOT,
             env=self.environment(),
             stdin=subprocess.DEVNULL,

@@ -14,9 +14,9 @@ from tests.support.processes.forked import can_fork, fork
 def quick_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = Leveret.launch
 
-    def launch(node: Leveret, output: IO[bytes]) -> Any:
-        if not can_fork(node.command(), {}):
-            return usual(node, output)
-        return fork(node.command(), node.environment(), output, all_to_log=True, own_group=True)
+    def launch(node: Leveret, command: list[str], output: IO[bytes]) -> Any:
+        if not can_fork(command, {}):
+            return usual(node, command, output)
+        return fork(command, node.environment(), output, all_to_log=True, own_group=True)
 
     monkeypatch.setattr(Leveret, "launch", launch)
