@@ -257,7 +257,8 @@ class Gap:
 class GapRead:
     """A read of the beginning of a gap from the log, as the gap was when the read began.
 
-    A gap may lose messages meanwhile, and then it is read again: only the read that a queue waits for counts.
+    The gap may have lost messages when the read ends, and another read of it may have begun: the queue ignores all but
+    the one that it waits for (`OrderedQueue.loading`).
     """
 
     __slots__ = ("first", "gap", "last")

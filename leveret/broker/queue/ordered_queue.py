@@ -197,7 +197,7 @@ class OrderedQueue(LocalQueue):
     def on_loaded(self, read: GapRead, runs: list[Run], next_seq: int) -> None:
         """The beginning of a gap was read back: everything of it before `next_seq`."""
         if self.loading is not read:
-            return  # Messages of the gap are gone meanwhile. What is left of it is read again.
+            return  # The queue was purged, or another read has replaced this one.
         gap = read.gap
         self.refresh_rules()
         self.loading = None
