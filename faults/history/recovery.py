@@ -2,7 +2,9 @@
 
 A success is a confirmed publish, a delivery, a message read from a lease, a lock that was got, an answer about
 metadata. Clients are those that had one before the fault; a client that never has one again, though it ran on, is a
-finding. `longest_ms` is the longest time in all that a client went without a success while the run lasted, during
+finding. If the next fault begins before a client has had a success, the time until then counts, and the client's
+recovery is that after the next fault: else a pause of a second between two faults would count the whole second fault.
+`longest wait ms` is the longest time in all that a client went without a success while the run lasted, during
 faults too.
 """
 
@@ -37,15 +39,17 @@ def check(histories: Histories) -> Recovery:
     faults = sorted(histories.of("fault"), key=lambda entry: int(entry["start"]))
     end = histories.case.get("load_ended_ns", 0)
     recovered_ns, findings = 0, []
+    starts = [int(fault["start"]) for fault in faults]
     for fault in faults:
         healed = fault["end"]
         if healed is None or healed > end:
             continue
+        following = starts[bisect_left(starts, healed) :][:1]
         for client, moments in successes.items():
             place = bisect_left(moments, healed)
             if place < len(moments):
                 if moments[0] < fault["start"]:
-                    recovered_ns = max(recovered_ns, moments[place] - healed)
+                    recovered_ns = max(recovered_ns, min([moments[place], *following]) - healed)
             elif moments[0] < fault["start"] and end - healed > GRACE_NS:
                 findings.append(f"{client} had no success in {(end - healed) / 1e9:.0f} s after: {fault['what']}")
     gaps = [later - earlier for moments in successes.values() for earlier, later in pairwise(moments)]

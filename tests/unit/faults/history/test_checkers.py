@@ -365,6 +365,18 @@ def test_time_until_all_works_again(book: Book) -> None:
     assert verdict.figures["longest wait ms"] == 6_000
 
 
+def test_the_time_of_the_next_fault_is_not_that_of_recovery(book: Book) -> None:
+    """A cut of ten seconds began a second after the one before had ended: what counts is the time without a fault."""
+    book.write("p", "publish", start=1, end=1 * SECOND, queue="q", producer="p.1", number=1)
+    book.write("faults", "fault", start=2 * SECOND, end=5 * SECOND, what="a cut")
+    book.write("faults", "fault", start=6 * SECOND, end=16 * SECOND, what="another cut")
+    book.write("p", "publish", start=1, end=18 * SECOND, queue="q", producer="p.1", number=2)
+    book.deliver(1, 2)
+    book.case["load_ended_ns"] = 20 * SECOND
+    figures = book.judge().figures
+    assert figures["recovered after ms"] == 2_000 and figures["longest wait ms"] == 17_000
+
+
 def test_a_client_that_never_works_again(book: Book) -> None:
     book.publish(1)
     book.deliver(1)
