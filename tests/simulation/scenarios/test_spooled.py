@@ -20,7 +20,7 @@ MUTATIONS = (
         "Spool._send",
         "if not forward.waiting:\n    self.on_complete(forward)",
         "self.settle(batch, lo, hi)\nif not forward.waiting:\n    self.on_complete(forward)",
-        first=6,
+        first=14,
     ),
     Mutation(
         "sends each flight under another name",
