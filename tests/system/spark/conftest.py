@@ -19,7 +19,6 @@ from tests.support.servers import Server
 from tests.system.spark.sessions import CONFIG, missing
 
 CLUSTER = "management.tcp.port = 0\nmanagement.tcp.ip = 127.0.0.1"
-PLAIN = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
 
 
 @pytest.fixture(scope="package")
@@ -82,15 +81,3 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     )
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="module")
-def plain(spark: Any) -> Iterator[Any]:
-    """The session for jobs of many queries with a few rows each, where most of the time would go into plans that Spark
-    makes anew while it runs them."""
-    before = {name: spark.conf.get(name) for name in PLAIN}
-    for name, value in PLAIN.items():
-        spark.conf.set(name, value)
-    yield spark
-    for name, value in before.items():
-        spark.conf.set(name, value)

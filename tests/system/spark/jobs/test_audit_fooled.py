@@ -6,6 +6,7 @@ Each attempt is a queue of its own in one of a few audits, since an audit costs 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,24 @@ def old_routed(queue: str, id: int, who: str, token: int, count: int) -> list[An
     return ["routed", "/", queue, 0, 0, count, who, detail]
 
 
+# For a few rows, most of the time goes into code that Spark makes, and into jobs that it plans one by one.
+PLAIN = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+
+
+@pytest.fixture(scope="module")
+def uncompiled(spark: Any) -> Iterator[Any]:
+    before = {name: spark.conf.get(name) for name in PLAIN}
+    for name, value in PLAIN.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
 def rolled_back(story: Story, queue: str, id: int, first: str = HIM, second: str = OTHER) -> None:
     """500 came from each of two clients at another node; what the master knows ends with the first 500."""
     story.tell(TWO, routed(queue, id, first, 1, 500, 1), safe(queue, id, 1, 500))
@@ -71,7 +90,7 @@ class Found:
 
 
 @pytest.fixture(scope="module")
-def journals_alone(plain: Any) -> Found:
+def journals_alone(uncompiled: Any) -> Found:
     story = Story()
     rolled_back(story, "rolled-back", 21)
     # The link broke, and the node sent 11 to 20 again. The master had 11 to 15 of them.
@@ -121,7 +140,7 @@ def journals_alone(plain: Any) -> Found:
     story.tell(TWO, event("replicated", 1, 100, ONE, what="published", **about(*names)))
     story.tell(ONE, event("promoted", 1, 50, ONE, epoch=2, **about(*names)), *came(51, 60, 2, 1, HER, **about(*names)))
     story.tell(ONE, event("acked", 1, 60, epoch=2, **about(*names))).holds("mirrored", 1, 0, 61, id=30)
-    return Found(story.examine(plain))
+    return Found(story.examine(uncompiled))
 
 
 def test_a_disk_that_was_put_back_is_no_clean_verdict(journals_alone: Found) -> None:
@@ -168,7 +187,7 @@ def noted(folder: Path, queue: str, publisher: str, channel: str, first: int, la
 
 
 @pytest.fixture(scope="module")
-def with_a_ledger(plain: Any, tmp_path_factory: pytest.TempPathFactory) -> Found:
+def with_a_ledger(uncompiled: Any, tmp_path_factory: pytest.TempPathFactory) -> Found:
     story, folder = Story(), tmp_path_factory.mktemp("ledger")
     rolled_back(story, "rolled-back", 21)
     noted(folder, "rolled-back", "p1", HIM, 1, 500)
@@ -201,7 +220,7 @@ def with_a_ledger(plain: Any, tmp_path_factory: pytest.TempPathFactory) -> Found
         file.write(json.dumps({"queue": "ids", "message_id": "a", "confirmed_at": START_MS}) + "\n")
     (folder / "consumed.jsonl").write_text("")
     rules = Rules(published=str(folder / "published.jsonl"), consumed=str(folder / "consumed.jsonl"))
-    return Found(story.examine(plain, rules, "cluster"))
+    return Found(story.examine(uncompiled, rules, "cluster"))
 
 
 def test_the_ledger_decides(with_a_ledger: Found) -> None:
@@ -226,19 +245,19 @@ def test_what_was_never_meant_to_last(with_a_ledger: Found) -> None:
     assert "10 transient and gone with their node" in with_a_ledger.audit.verdict.sentence
 
 
-def test_a_ledger_of_another_cluster(plain: Any, tmp_path: Path) -> None:
+def test_a_ledger_of_another_cluster(uncompiled: Any, tmp_path: Path) -> None:
     story = Story().tell(ONE, event("started", 1, 0), *came(1, 10), event("acked", 1, 10)).holds("q", 1, 0, 11)
     noted(tmp_path, "q", "p", OTHER, 1, 10)
     rules = Rules(published=str(tmp_path / "published.jsonl"))
-    found = Found(story.examine(plain, rules, "here"))
+    found = Found(story.examine(uncompiled, rules, "here"))
     assert found.bad("q") == (0, 10) and found.audit.verdict.code == 2
     assert "is it of another cluster?" in found.audit.verdict.sentence
     noted(tmp_path, "q", "p", OTHER, 11, 20, cluster="elsewhere")
     with pytest.raises(LeveretError, match="is the ledger of cluster 'elsewhere', and the journals are of 'here'"):
-        story.examine(plain, rules, "here")
+        story.examine(uncompiled, rules, "here")
 
 
-def test_journals_that_were_cut_and_clocks_that_were_set_back(plain: Any, tmp_path: Path) -> None:
+def test_journals_that_were_cut_and_clocks_that_were_set_back(uncompiled: Any, tmp_path: Path) -> None:
     """What a cut journal told before is not lost, however the clocks stand, nor is what a ledger has of it."""
     story = Story()
     story.offsets[TWO] = 50
@@ -248,6 +267,6 @@ def test_journals_that_were_cut_and_clocks_that_were_set_back(plain: Any, tmp_pa
     story.tell(TWO, event("started", 1, 0, queue="r", id=8))
     story.ms -= 7_200_000
     story.tell(TWO, *came(1, 1, queue="r", id=8)).holds("q", 1, 0, 11)
-    found = Found(story.examine(plain, Rules(queues="q", published=str(tmp_path / "published.jsonl"))))
+    found = Found(story.examine(uncompiled, Rules(queues="q", published=str(tmp_path / "published.jsonl"))))
     assert found.bad("q") == (0, 20) and found.audit.verdict.jumped == (TWO,)
     assert "clocks were set back (two@b)" in found.audit.verdict.sentence

@@ -51,7 +51,7 @@ def is_told(node: Member, queue: str, kind: str, count: int) -> bool:
     return count == sum(int(event[5]) for event in told)
 
 
-def test_what_a_disk_that_was_put_back_has_lost(plain: Any, trio: Cluster, name: str, tmp_path: Path) -> None:
+def test_what_a_disk_that_was_put_back_has_lost(spark: Any, trio: Cluster, name: str, tmp_path: Path) -> None:
     home, edge, _ = trio
     definition = {"journal": "full"}
     home.control(
@@ -84,10 +84,10 @@ def test_what_a_disk_that_was_put_back_has_lost(plain: Any, trio: Cluster, name:
     trio.start()
     until(lambda: look(edge, name).messages == COUNT, "the queue is as it was")
     options = {"servers": ",".join(map(server, (home, edge)))}
-    verdict = job.audit(plain, options, Rules(queues=name)).verdict
+    verdict = job.audit(spark, options, Rules(queues=name)).verdict
     assert (verdict.code, verdict.lost, verdict.unmatched) == (job.CANNOT_SAY, 0, COUNT)
     assert "was a disk put back" in verdict.sentence
     rules = Rules(queues=name, published=str(tmp_path / "ledger" / "published"))
-    verdict = job.audit(plain, options, rules).verdict
+    verdict = job.audit(spark, options, rules).verdict
     assert (verdict.code, verdict.lost, verdict.unknown) == (job.LOST, COUNT, 0)
     assert (verdict.confirmed, verdict.present) == (2 * COUNT, COUNT)

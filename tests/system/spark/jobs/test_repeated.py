@@ -58,7 +58,7 @@ def asked(job: Any, *words: str) -> argparse.Namespace:
 
 @pytest.mark.spark
 def test_an_audit_is_repeated(
-    plain: Any, journaled: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, journaled: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = str(tmp_path / "out")
     parsed = asked(audit, "--servers", servers(journaled), "--out", out, "--every", "1h")
@@ -67,7 +67,7 @@ def test_an_audit_is_repeated(
 
     def pause(seconds: float) -> None:
         assert 3_000 < seconds <= 3_600
-        verdict = plain.read.parquet(f"{out}/verdict").first()
+        verdict = spark.read.parquet(f"{out}/verdict").first()
         rounds.append((verdict.confirmed, verdict.lost))
         assert status.value["figures"]["confirmed"] == verdict.confirmed
         if len(rounds) == 2:
@@ -77,20 +77,20 @@ def test_an_audit_is_repeated(
     monkeypatch.setattr(command, "time", SimpleNamespace(time=time.time, sleep=pause))
     work(journaled, 5, 5)
     with pytest.raises(signals.Stopped):
-        command._repeat("audit", audit, parsed, plain, status)
+        command._repeat("audit", audit, parsed, spark, status)
     assert rounds == [(5, 0), (12, 0)]
     assert "12" in Path(out, "report.html").read_text()
 
 
 @pytest.mark.spark
-def test_a_rollup_goes_on_with_what_comes_later(plain: Any, journaled: Server, tmp_path: Path) -> None:
+def test_a_rollup_goes_on_with_what_comes_later(spark: Any, journaled: Server, tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     work(journaled, 5, 5)
-    query = rollup.follow_journals(plain, {"servers": servers(journaled)}, out, 1)
+    query = rollup.follow_journals(spark, {"servers": servers(journaled)}, out, 1)
 
     def counted() -> tuple[int, int]:
         query.processAllAvailable()  # While a round rewrites an hour, nobody can read it.
-        row = plain.read.parquet(out).filter("queue = 'orders'").selectExpr("sum(published)", "sum(acked)").first()
+        row = spark.read.parquet(out).filter("queue = 'orders'").selectExpr("sum(published)", "sum(acked)").first()
         return tuple(row)
 
     try:
