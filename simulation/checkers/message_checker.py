@@ -114,7 +114,9 @@ class MessageChecker(Ledger):
         self._check_properties(message, delivery)
         if not self._is_late(delivery.queue, delivery.node, self.entered_at(message), delivery.written_at):
             self._check_age(message, delivery)
-            if self.features_of(message.queue).single and delivery.consumer:
+            # A node that serves its copy by itself has an active consumer of its own.
+            is_single = self.features_of(message.queue).single and not self.apart.is_of_copy(delivery)
+            if is_single and delivery.consumer:
                 self.turns.setdefault(message.queue, []).append((delivery.written_at, delivery))
             if not self.has_failed() and message.number in self.letters:
                 self.fail(f"{message} came out of its queue after its dead letter had come to {DEAD_LETTER_QUEUE}")
