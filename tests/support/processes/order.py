@@ -16,20 +16,20 @@ from typing import Final, NamedTuple
 # Of one test, on two cores that have nothing else to do. Only the order depends on it, so it need not be exact. Other
 # tests take no time.
 SECONDS: Final = {
-    "tests/simulation": 0.5,
-    "tests/system": 0.5,
-    "tests/system/benchmarks": 0.8,
-    "tests/system/clusters": 2.0,
-    "tests/system/docs": 5.0,
-    "tests/system/examples": 8.0,
-    "tests/system/faults": 40.0,
-    "tests/system/management": 0.1,
-    "tests/system/mirrors": 4.0,
-    "tests/system/page": 1.5,
-    "tests/system/partitions": 6.0,
-    "tests/system/shovel": 1.5,
-    "tests/system/spark": 2.0,
+    "tests/simulation": 0.7,
     "tests/style": 0.2,
+    "tests/system": 0.5,
+    "tests/system/attacks": 1.5,
+    "tests/system/clients": 0.2,
+    "tests/system/clusters": 1.0,
+    "tests/system/docs": 2.5,
+    "tests/system/faults": 25.0,
+    "tests/system/fuzz": 2.5,
+    "tests/system/management": 0.1,
+    "tests/system/mirrors": 2.5,
+    "tests/system/page": 2.5,
+    "tests/system/partitions": 4.0,
+    "tests/system/spark": 1.5,
 }
 ALONE_S: Final = 20.0  # A test that takes as long shares nothing with others of its folder.
 FOLDER_PARTS: Final = 3  # tests/system/<folder>
