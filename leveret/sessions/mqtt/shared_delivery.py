@@ -14,7 +14,8 @@ if the client has left the group meanwhile, it is sent all the same.
 
 If the process dies before the own queue has it, the message goes to another member, and nobody has seen it. If it dies
 between that and the settlement, both have it: this is the one moment in which a message can come twice, to another
-member or to the same one, and a few milliseconds long. Not more is passed on than can be sent at once, so that the others get the rest.
+member or to the same one, and a few milliseconds long. Not more is passed on than can be sent at once, so that the
+others get the rest.
 
 Members whose session ends with the connection get messages from the group's queue itself. What they have not
 acknowledged goes to another member: it may come twice, rather than never.
