@@ -10,16 +10,30 @@ import { button, empty } from "./ui.js";
 // has a line of its own on a phone; an end is an address, which may be broken anywhere; what is off is shown only if somebody chooses it. A list that is paged by the server
 // gets its page from `paged`.
 export function table(columns, rows, { key, sorted = null, onsort = null, label, picks = null }) {
-  columns = columns.map((column) => (column.by || column.number || !column.title ? column : { ...column, by: (row) => textOf(column.cell(row)) }));
+  columns = columns.map((column) => ({ ...column, by: column.by ?? orderOf(column) }));
   const order = onsort ? { sorted, onsort, rows, field: ({ sort }) => sort } : orderHere(columns, rows, label);
   const cells = (row) => columns.map((column) => {
     const content = column.cell(row) ?? NONE;
     return h("td", { key: column.title, class: classes(column, content), "data-label": column.title }, content);
   });
-  return h("div", { class: "table-box", role: "region", "aria-label": label, tabindex: "0" }, h("table", null,
+  const box = h("div", { class: "table-box", role: "region", "aria-label": label, tabindex: "0" }, h("table", null,
     h("thead", null, h("tr", null, picks?.heading(rows), columns.map((column) => heading(column, order.field(column), order)))),
     h("tbody", null, order.rows.map((row) => h("tr", { key: key(row), class: picks?.has(row) ? "picked" : null }, picks?.cell(row), cells(row))))));
+  if (onsort || rows.length < ROWS_TO_SORT) return box;
+  const fields = columns.filter(({ by }) => by).map(({ title }) => ({ title, sort: title }));
+  return [phoneOrder(order.sorted ? fields : [{ title: "in order", sort: "" }, ...fields], order.sorted ?? {}, order.onsort, label.toLowerCase()), box];
 }
+
+// Returns by what a column is sorted here if it does not say so.
+function orderOf({ title, sort, number: isNumber, cell }) {
+  if (!title) return null;
+  if (isNumber) return sort ? (row) => valueAt(row, sort) : null;
+  return (row) => textOf(cell(row));
+}
+
+const valueAt = (row, field) => field.split(".").reduce((found, word) => found?.[word], row);
+
+const ROWS_TO_SORT = 6;  // On a phone a choice of the order is no help with fewer.
 
 // Letters of a title and its value that fit side by side on a phone. Numbers have narrow letters, and stay in one piece.
 const LETTERS = 16;
@@ -119,7 +133,7 @@ export function pageHere(app, list, defaults = { sort: "name" }) {
   const { page, page_size, name, use_regex: isPattern, sort, sort_reverse: isReverse } = asked(app, defaults);
   const size = defaults.size ?? page_size;
   const fits = name ? matcher(name, isPattern === "true") : () => true;
-  const value = (row) => sort.split(".").reduce((found, word) => found?.[word], row);
+  const value = (row) => valueAt(row, sort);
   const found = list.filter((row) => fits(row.name)).sort((one, other) => compare(value(one), value(other)));
   if (isReverse === "true") found.reverse();
   const pages = Math.max(1, Math.ceil(found.length / size));
@@ -177,11 +191,11 @@ export function paged(app, page, columns, { key, label, what, sort = null, rever
   ];
 }
 
-// On a phone there are no headings to sort by.
-function phoneOrder(columns, sorted, onsort) {
-  return h("span", { class: "check phone-only", key: "order" }, h("select", { "aria-label": "Sort by", value: sorted.by ?? "", onchange: (event) => onsort(event.target.value) },
-    columns.map(({ title, sort }) => h("option", { value: sort, key: sort, selected: sort === sorted.by }, title))),
-  button(sorted.reverse ? "↓" : "↑", () => onsort(sorted.by), "", { "aria-label": "Turn the order round" }));
+// On a phone there are no headings to sort by. `what`: which list is meant, where a view has several.
+function phoneOrder(columns, sorted, onsort, what = null) {
+  return h("span", { class: "check phone-only", key: `order ${what}` }, h("select", { "aria-label": what ? `Sort ${what} by` : "Sort by", value: sorted.by ?? "", onchange: (event) => onsort(event.target.value) },
+    columns.map(({ title, sort }) => h("option", { value: sort, key: sort, selected: sort === (sorted.by ?? "") }, title))),
+  sorted.by ? button(sorted.reverse ? "↓" : "↑", () => onsort(sorted.by), "", { "aria-label": what ? `Turn the order of ${what} round` : "Turn the order round" }) : null);
 }
 
 function counted(page, what) {

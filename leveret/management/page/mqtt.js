@@ -136,11 +136,11 @@ function connectionFacts(app, { node, connection }) {
 const flag = (value) => (value ? "yes" : "no");
 const SUBSCRIPTIONS = [
   { title: "Filter", main: true, cell: (one) => one.filter },
-  { title: "QoS", number: true, cell: (one) => number(one.qos) },
+  { title: "QoS", number: true, by: (one) => one.qos, cell: (one) => number(one.qos) },
   { title: "No local", cell: (one) => flag(one.no_local) },
   { title: "Retain as published", cell: (one) => flag(one.retain_as_published) },
-  { title: "Retain handling", number: true, cell: (one) => number(one.retain_handling) },
-  { title: "Identifier", number: true, cell: (one) => (one.identifier ? number(one.identifier) : null) },
+  { title: "Retain handling", number: true, by: (one) => one.retain_handling, cell: (one) => number(one.retain_handling) },
+  { title: "Identifier", number: true, by: (one) => one.identifier, cell: (one) => (one.identifier ? number(one.identifier) : null) },
 ];
 
 // -- Retained messages --------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from paho.mqtt.enums import MQTTProtocolVersion
 
 from tests.support.members import PERSISTENT, Cluster
 from tests.support.servers import until
@@ -332,12 +333,14 @@ def test_on_phones_tablets_and_laptops_and_in_the_dark(open_page: Open, trio: Cl
     shovel = {**far, "src-queue": "orders", "dest-queue": "orders.of.the.north"}
     trio[0].control("add_vhost", name="warehouse.north", description=None, tags=None)
     trio[0].control("set_parameter", vhost="/", component="shovel", name="moves", value=shovel)
+    Paho(trio[2].mqtt_port, "sensor.of.the.south", MQTTProtocolVersion.MQTTv311, clean=False).end()  # It is offline.
     devices = [Paho(trio[at].mqtt_port, name) for at, name in enumerate(("meter.of.the.north", "light"))]
     try:
         look_at_every_section(
             open_page("overview", viewport={"width": width, "height": 1000}, color_scheme="dark"), width
         )
     finally:
+        devices.append(Paho(trio[2].mqtt_port, "sensor.of.the.south", MQTTProtocolVersion.MQTTv311))  # Forgotten.
         for device in devices:
             device.end()
         trio[0].control("clear_parameter", vhost="/", component="shovel", name="moves")

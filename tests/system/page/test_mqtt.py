@@ -79,6 +79,8 @@ def test_sessions(open_page: Open, trio: Cluster, devices: dict[str, Paho]) -> N
     page.get_by_role("link", name="lamp").click()
     page.get_by_text("Clean session").wait_for()
     assert page.locator("tbody tr").count() == 2  # Subscriptions that only its node knows.
+    page.get_by_role("columnheader", name="QoS").get_by_role("button").click()
+    until(lambda: page.locator("tbody td.main").all_inner_texts() == ["heat", "light"], "the highest QoS first")
 
 
 def test_connections_have_the_client_id(open_page: Open, devices: dict[str, Paho]) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from tests.support.members import Cluster
 from tests.support.servers import until
+from tests.system.page.conftest import Open
 from tests.system.page.test_browser import fill, shown, toasted
 
 NASTY = '<img src=x onerror="window.harmed=1">'
@@ -125,6 +126,20 @@ def test_a_list_that_is_here_whole_is_sorted_here(page: Any) -> None:
     assert names == sorted(names)
     flags.get_by_role("button", name="Name").click()
     until(lambda: flags.locator("tbody td.main").all_inner_texts() == names[::-1], "the other way round")
+
+
+def test_such_a_list_is_sorted_on_a_tablet_too(open_page: Open) -> None:
+    """There are no headings to click on."""
+    page = open_page("admin", viewport={"width": 820, "height": 1000})
+    ports = page.get_by_role("region", name="Listeners").locator('td[data-label="Port"]')
+    page.get_by_label("Sort listeners by").select_option("Port")
+    until(lambda: found(ports) == sorted(found(ports), reverse=True), "the highest port first")
+    page.get_by_role("button", name="Turn the order of listeners round").click()
+    until(lambda: found(ports) == sorted(found(ports)), "the lowest port first")
+
+
+def found(ports: Any) -> list[int]:
+    return [int(text) for text in ports.all_inner_texts()]
 
 
 def test_the_refresh_can_be_stopped(page: Any, trio: Cluster) -> None:
