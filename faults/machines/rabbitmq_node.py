@@ -14,6 +14,7 @@ from faults.machines.node import Node, NodeError
 
 DIST_PORT = 25672
 CONTROL_S = 60.0
+RABBITMQ_START_S = 300.0  # Its virtual machine takes minutes on a machine that is busy with other things.
 COOKIE = "FAULTS"
 GREETING_S = 3.0
 USUAL_SHARE = "0.4"  # Of memory.
@@ -87,6 +88,9 @@ class RabbitmqNode(Node):
             command = ["ip", "netns", "exec", self.space, "epmd"]
             self.epmd = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         super().spawn()
+
+    def await_ready(self, seconds: float = RABBITMQ_START_S) -> None:
+        super().await_ready(seconds)
 
     def control(self, *words: str) -> str:
         """Raises NodeError."""
