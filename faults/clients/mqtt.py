@@ -22,13 +22,28 @@ LOOP_S = 0.05
 CONNECT_S = 5.0
 
 
+class FaithfulPaho(paho.Client):
+    """Remembers which messages the broker has answered with PUBREC, however often it fails to connect.
+
+    With each attempt, paho 2.2.0 goes through its messages: the first makes those that wait for PUBCOMP be followed by
+    PUBREL, and the second, if the first has failed, makes the same messages be published anew, without DUP. That is
+    against MQTT (4.3.3: no PUBLISH once PUBREC has come), and the broker, which has completed them, takes them again.
+    """
+
+    def _messages_reconnect_reset_out(self) -> None:
+        released = [one for one in self._out_messages.values() if one.state == paho.mqtt_ms_resend_pubrel]
+        super()._messages_reconnect_reset_out()
+        for one in released:
+            one.state = paho.mqtt_ms_resend_pubrel
+
+
 class MqttClient(Client):
     """A client that goes on until it is told to halt. Its session is `name`."""
 
     def __init__(self, name: str, folder: Path, board: Board, pick: Callable[[], Where], topic: str) -> None:
         super().__init__(name, folder, board, pick)
         self.topic = topic
-        self.paho = paho.Client(CallbackAPIVersion.VERSION2, f"{topic}-{name}", clean_session=False)
+        self.paho = FaithfulPaho(CallbackAPIVersion.VERSION2, f"{topic}-{name}", clean_session=False)
         self.paho.username_pw_set("guest", "guest")
         self.paho.connect_timeout = CONNECT_S
         self.paho.max_inflight_messages_set(IN_FLIGHT)
