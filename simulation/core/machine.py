@@ -113,8 +113,11 @@ class SimWorker:
         self._loop = loop
         self._jobs: deque[tuple[Callable[[], None], Callable[[Exception | None], None]]] = deque()
         self._busy = False
+        self._stopped = False
 
     def submit(self, work: Callable[[], None], then: Callable[[Exception | None], None], wait_s: float = 0.0) -> None:
+        if self._stopped:
+            return  # As by a thread that has ended.
         self._jobs.append((work, then))
         if self._busy:
             return
@@ -127,7 +130,7 @@ class SimWorker:
     def stop(self) -> None:
         while self._jobs and self._loop.alive:
             self._perform(0.0)
-        self._busy = True  # Later jobs are not begun.
+        self._stopped = True
 
     def _begin(self, delay: float) -> None:
         self._busy = True
