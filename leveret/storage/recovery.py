@@ -313,6 +313,7 @@ class Recovery:
         had been written, and a second sync would do nothing; so they are written again."""
         while start < end:
             data = self.disk.read(path, start, min(end - start, _PIECE_BYTES))
+            assert data  # Else this would go on for ever: `end` is not behind the end of the file.
             self.disk.write(path, start, [data])
             start += len(data)
         self.disk.sync(path)
@@ -328,7 +329,8 @@ class Recovery:
                     self.progress(f"{path}: {last.size - end} bytes of an unfinished write cut off at {end}")
                 self.disk.truncate(path, end)
                 log.segment_table[last.index.segment].recycled = False
-            self._write_again(path, last.synced, last.index.length)
+            # Where damage has taken the end of the file, the index says more than there is to read.
+            self._write_again(path, last.synced, min(last.index.length, last.size))
         changed = False
         for name in self._names:
             stem, _, ending = name.partition(".")

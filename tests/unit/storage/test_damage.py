@@ -209,6 +209,18 @@ def test_cut_off_segment() -> None:
         recovered(disk)
 
 
+def test_the_last_segment_lacks_an_end_that_a_checkpoint_has_seen() -> None:
+    """Repair wrote the end of the file again, went on behind it, and never came to its end."""
+    disk, log = filled(3)
+    log.upkeep.checkpoint_due = True
+    perform_all(disk, log)
+    disk.truncate(FIRST, disk.size(FIRST) - 5)
+    with pytest.raises(LogDamaged):
+        recovered(disk)
+    assert repair(disk, "log", ()).damages[0].number == 3
+    assert list(recovered(disk).queue(7).live) == [(1, 2)]
+
+
 def test_damage_met_while_loading_is_reported_and_repaired() -> None:
     disk, _ = filled(20, LogOptions(segment_bytes=500))
     data = disk.read(FIRST, 0, disk.size(FIRST))
