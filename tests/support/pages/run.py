@@ -39,8 +39,9 @@ case "$1 $2" in
 esac
 output=$(mktemp {logs}/XXXXXX)
 setsid {python} -m leveret "$@" >"$output" 2>"$output.log" </dev/null &
+# Reminders that a node is not ready yet come on a busy machine only, and are in no page.
 for _ in $(seq 600); do
-  if grep -q "^ready" "$output"; then sleep 0.02; cat "$output"; exit 0; fi
+  if grep -q "^ready" "$output"; then sleep 0.02; grep -v "^waiting for " "$output"; exit 0; fi
   if ! kill -0 $! 2>/dev/null; then cat "$output" "$output.log"; wait $!; exit $?; fi
   sleep 0.05
 done
