@@ -141,7 +141,7 @@ ALONE: Final = (
         "an unfinished write is not written again",
         1,
         "Recovery.tidy",
-        "self._write_again(path, last.synced, last.index.length)",
+        "self._write_again(path, last.synced, min(last.index.length, last.size))",
         "pass",
     ),
     Mutation(
