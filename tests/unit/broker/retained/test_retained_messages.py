@@ -203,11 +203,11 @@ def test_a_hundred_thousand_topics_are_found_in_less_than_a_second() -> None:
         topic = f"site/{number % 100}/device/{number}/state"
         rows.append(RetainedRow("/", topic, RetainedMessage(topic, b"x" * 20)))
     world.apply(KeepRetained(tuple(rows), 1 << 30, 1 << 30))
-    begun = time.perf_counter()
+    begun = time.thread_time()
     assert len(found(world, "site/+/device/+/state")) == TOPICS
     assert len(found(world, "#")) == TOPICS
     assert len(found(world, "site/7/#")) == TOPICS // 100
-    assert time.perf_counter() - begun < 3  # Three searches.
+    assert time.thread_time() - begun < 3  # Three searches.
     copy = Metadata()
     copy.restore(world.metadata.snapshot())
     assert copy.retained == world.metadata.retained
