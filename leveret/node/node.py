@@ -53,7 +53,7 @@ from leveret.node.sockets.lingering import Lingerers
 from leveret.node.sockets.unauthenticated import Unauthenticated
 from leveret.node.stats.range_reads import RangeReads
 from leveret.node.stats.stats_history import StatsHistory
-from leveret.node.storage import Storage
+from leveret.node.storage import SERVED_FIRST_MAX, Storage
 from leveret.node.system import logs
 from leveret.node.system.alarms import Alarms, sockets_limit
 from leveret.node.system.data_folder import MESSAGES
@@ -89,7 +89,6 @@ LEADERLESS_TICKS_MAX: Final = 250
 CONTENT_GROWTH_MAX: Final = 64 << 20  # Growth of contents in memory after which memory is measured.
 UNBLOCKED_MAX: Final = 16  # Publishers that are unblocked in one turn after an alarm.
 AHEAD_BYTES: Final = 256 << 10  # Zeros that the log writes ahead at once.
-SERVED_FIRST_MAX: Final = 8  # Clients whose output is written before a commit is begun, or what follows one.
 LOOK_BYTES_MIN: Final = 1 << 20  # Bytes written between two looks at the free disk space, at least.
 
 
@@ -292,10 +291,14 @@ class Node(consensus.ConsensusNode):
             return
         try:
             broker.tell_confirms()
-            if len(broker.writers) <= SERVED_FIRST_MAX:
-                self._write_out()
+            self._serve_few()
         except Exception as error:
             self._on_fault(error)
+
+    def _serve_few(self) -> None:
+        """Writes the output of clients, if only a few have some."""
+        if 0 < len(self.broker.writers) <= SERVED_FIRST_MAX:
+            self._write_out()
 
     def _write_out(self) -> None:
         """Writes the output of all clients that have some."""
@@ -317,15 +320,20 @@ class Node(consensus.ConsensusNode):
             moves.go_on()
         if self.unblocking and broker.alarm is None and not self.storage.is_crowded(broker):
             self._unblock()
+        storage = self.storage
+        if storage.gathering.is_answered and storage.should_wait(broker):
+            self.peers.flush()
+            self._serve_few()
+            storage.wait(broker)
+            return
         broker.pump()
         if broker.linked:
             broker.flush_links()
         self.peers.flush()
-        if 0 < len(broker.writers) <= SERVED_FIRST_MAX:
-            self._write_out()
-        if self.storage.should_wait(broker):
-            self.storage.wait(broker)
-        elif self.storage.commit(broker):
+        if storage.should_wait(broker):
+            self._serve_few()
+            storage.wait(broker)
+        elif storage.commit(broker, self._serve_few):
             self.schedule()  # There is a turn after each commit.
         grown_bytes = broker.content_bytes - self.looked_at_content_bytes
         if self.storage.log.appended_bytes > self.look_at_bytes or grown_bytes > CONTENT_GROWTH_MAX:

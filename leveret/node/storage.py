@@ -17,13 +17,9 @@ Acknowledgements alone are no reason for a commit: nobody waits until they are o
 that somebody waits for, `PATIENCE_S` at most. Otherwise a publish would often have to wait for the sync of an
 acknowledgement that came just before it, and a message would cost two syncs.
 
-A publisher with a small window answers each confirm with as many publishes. If the next commit began the moment the
-last one ended, half of the window would always be under way and the other half wait for it. So after a commit that
-confirmed something, the next one lets as many publishes arrive as were confirmed, for as long as the last commit took
-at most, and never more than `GATHER_S_MAX`. Only publishers that wait for the disk anyway wait for this: for the first
-publish of an idle node, or single publishes one after the other, the number is already reached. Publishers that send at
-their own pace do not answer confirms: after a wait in which less than four fifths of the number came, some commits
-begin without one.
+A publisher with a small window answers each confirm with as many publishes. A commit may wait for them, so that the
+window travels whole (see `leveret.node.gathering`). All of it is delivered at once then, and that is done while the
+thread commits.
 
 When a commit is done, its confirms are sent before anything else is done about it, if they go to a few clients only.
 
@@ -39,6 +35,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.mirrors.copy_store import Loading, MirrorStore
+from leveret.node.gathering import Gathering
 from leveret.storage.format.errors import LogDamaged
 
 if TYPE_CHECKING:
@@ -57,11 +54,10 @@ logger = logging.getLogger("leveret")
 LOAD_BYTES: Final = 1 << 20
 PENDING_BYTES_MAX: Final = 16 << 20  # Bytes waiting for the disk above which publishers wait too.
 BLOCKS_MAX: Final = 512  # The most queues whose changes one commit takes.
-GATHER_S_MAX: Final = 0.0004
-UNGATHERED_MAX: Final = 16  # Commits that begin without a wait after waits in vain.
 AWAITED_S_MAX: Final = 0.001  # How long the loop waits for a commit at most.
 AWAITED_BYTES_MAX: Final = 32 << 10  # The loop waits only for commits of this size.
 UNAWAITED_MAX: Final = 256  # Commits that the loop does not wait for after waits in vain.
+SERVED_FIRST_MAX: Final = 8  # Clients whose output is written before a commit is begun, or what follows one.
 PATIENCE_S: Final = 0.005  # How long acknowledgements wait for a commit that somebody waits for.
 RETRY_S: Final = 1.0
 DRAIN_S: Final = 10.0
@@ -100,12 +96,7 @@ class Storage:
         self.began = 0.0  # When the last commit was begun.
         self.commits = 0
         self.commits_s = 0.0  # The time that all commits have taken.
-        self.gather_for = 0  # The next commit waits until so many publishes have arrived.
-        self.gather_enough = 0  # If fewer publishes than this have arrived, the wait was in vain.
-        self.gather_until = 0.0  # The next commit does not wait beyond this time.
-        self.ungathered = 0  # So many commits begin without such a wait.
-        self.ungathered_next = 1  # And so many after the next wait in vain.
-        self.waited = False  # The next commit has waited for publishes.
+        self.gathering = Gathering()
         self.looking = False  # `_look` is scheduled.
         self.patient = True  # Acknowledgements may wait.
         self.patient_until = 0.0  # The time until which those do that wait now; 0: none do.
@@ -125,30 +116,39 @@ class Storage:
 
     def should_wait(self, broker: Broker) -> bool:
         """Returns whether more publishes are about to arrive that the next commit should contain."""
-        if not broker.hurries or self.committing or broker.totals.published >= self.gather_for:
+        if self.committing or not self.gathering.expects_more(broker.totals.published):
             return False
-        return self.environment.precise_s() < self.gather_until
+        if not (broker.hurries or (self.gathering.is_answered and broker.dirty)):
+            return False
+        return self.environment.precise_s() < self.gathering.until_s
 
     def wait(self, broker: Broker) -> None:
         """Has a turn run when `should_wait` does not hold any more. The event loop's timers are too coarse for that."""
-        self.waited = True
+        self.gathering.has_waited = True
         if not self.looking:
             self.looking = True
             self.loop.call_soon(self._look, broker)
 
     def _look(self, broker: Broker) -> None:
         self.looking = False
+        if not self.gathering.has_waited:
+            return  # The commit has begun in a turn meanwhile.
         if self.should_wait(broker):
             self.wait(broker)
         elif not self.committing:
             self.on_turn()
 
-    def commit(self, broker: Broker) -> bool:
-        """Begins a commit, unless one is under way. Returns whether it is done already."""
+    def commit(self, broker: Broker, serve: Callable[[], None]) -> bool:
+        """Begins a commit, unless one is under way. Returns whether it is done already. `serve` writes the output that
+        clients have, if there are few such clients: before the commit, or during one that has the whole window of its
+        publishers."""
+        is_whole = self.gathering.has_waited and self.gathering.is_answered
+        if not is_whole:
+            serve()
         if self.committing or self.failed or (self.full and not self.retrying):
             return False
         if broker.hurries or (broker.journal is not None and broker.journal.is_due):
-            self._end_gathering(broker)
+            self.gathering.on_commit(broker.totals.published)
             self._take_blocks(broker)
         elif broker.unlogged:
             if self.log.gathered or not self._may_wait():
@@ -159,11 +159,11 @@ class Storage:
         self.committing = True
         self.busy_at = self.loop.time()
         self.began = self.environment.precise_s()
-        self._perform(job, broker)
+        self._perform(job, broker, serve if is_whole else None)
         return not self.committing
 
-    def _perform(self, job: Write, broker: Broker) -> None:
-        """Has the thread do the commit, and waits for it if it is small."""
+    def _perform(self, job: Write, broker: Broker, serve: Callable[[], None] | None) -> None:
+        """Has the thread do the commit, serves clients meanwhile, and waits for the commit if it is small."""
 
         def work() -> None:
             job.perform(self.disk)
@@ -171,7 +171,7 @@ class Storage:
         def then(error: Exception | None) -> None:
             self._on_committed(broker, job, error)
 
-        if not self._should_await(broker):
+        if not self._should_await(broker, is_serving=serve is not None):
             self.writer.submit(work, then)
             if broker.writers:
                 # Hand the interpreter over, so that the write begins now: this thread would keep it for the rest of the
@@ -179,7 +179,7 @@ class Storage:
                 self.environment.yield_to_writer()
             return
         self.awaiting = True
-        self.writer.submit(work, then, AWAITED_S_MAX)
+        self.writer.submit(work, then, AWAITED_S_MAX, serve)
         self.awaiting = False
         if self.committing:
             self.unawaited = self.unawaited_next
@@ -187,24 +187,15 @@ class Storage:
         else:
             self.unawaited_next = 1
 
-    def _should_await(self, broker: Broker) -> bool:
+    def _should_await(self, broker: Broker, is_serving: bool) -> bool:
         """Returns whether the loop should wait for a commit that begins: if it is small, others were short, and no
-        client has output that could be written meanwhile."""
+        client has output that would have to wait."""
         if self.unawaited:
             self.unawaited -= 1
             return False
-        return not (broker.writers or self.full or self.log.pending_bytes > AWAITED_BYTES_MAX)
-
-    def _end_gathering(self, broker: Broker) -> None:
-        """Notes whether the wait for more publishes, if there was one, was in vain."""
-        if not self.waited:
-            return
-        self.waited = False
-        if broker.totals.published < self.gather_enough:
-            self.ungathered = self.ungathered_next
-            self.ungathered_next = min(2 * self.ungathered_next, UNGATHERED_MAX)
-        else:
-            self.ungathered_next = 1
+        if broker.writers and not (is_serving and len(broker.writers) <= SERVED_FIRST_MAX):
+            return False
+        return not (self.full or self.log.pending_bytes > AWAITED_BYTES_MAX)
 
     def _may_wait(self) -> bool:
         """Returns whether acknowledgements may wait for another commit. Then a turn begins when they may no longer."""
@@ -316,14 +307,15 @@ class Storage:
 
     def on_confirmed(self, broker: Broker, count: int) -> None:
         """Called when so many messages are being confirmed: as many publishes may be about to arrive."""
-        if count < 2 or self.ungathered:
-            self.ungathered = max(0, self.ungathered - 1)
-            self.gather_for, self.gather_until = 0, 0.0
-            return
-        now = self.environment.precise_s()
-        self.gather_for = broker.totals.published + count
-        self.gather_enough = broker.totals.published + count * 4 // 5
-        self.gather_until = now + min(now - self.began, GATHER_S_MAX)
+        now_s = self.environment.precise_s()
+        self.gathering.on_confirmed(broker.totals.published, count, now_s, now_s - self.began)
+        if self.awaiting:  # Sockets are read next, in this pass of the loop or in the one after it.
+            self.loop.call_soon(self.loop.call_soon, self._on_read, broker)
+        else:
+            self._on_read(broker)
+
+    def _on_read(self, broker: Broker) -> None:
+        self.gathering.on_read(broker.totals.published)
 
     def _on_failed(self, job: Write, error: Exception) -> None:
         if not isinstance(error, OSError):

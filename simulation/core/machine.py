@@ -115,7 +115,15 @@ class SimWorker:
         self._busy = False
         self._stopped = False
 
-    def submit(self, work: Callable[[], None], then: Callable[[Exception | None], None], wait_s: float = 0.0) -> None:
+    def submit(
+        self,
+        work: Callable[[], None],
+        then: Callable[[Exception | None], None],
+        wait_s: float = 0.0,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
+        if meanwhile is not None:
+            meanwhile()
         if self._stopped:
             return  # As by a thread that has ended.
         self._jobs.append((work, then))

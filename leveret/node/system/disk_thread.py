@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -43,9 +44,18 @@ class DiskThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, work: Callable[[], None], then: Callable[[Exception | None], None], wait_s: float = 0.0) -> None:
+    def submit(
+        self,
+        work: Callable[[], None],
+        then: Callable[[Exception | None], None],
+        wait_s: float = 0.0,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         job = _Job(work, then, wait_s > 0)
         self._jobs.put(job)
+        if meanwhile is not None:
+            time.sleep(0)  # The thread begins now. It would wait for the interpreter until `meanwhile` is done.
+            meanwhile()
         if wait_s > 0 and self._is_over(job, wait_s):
             then(job.error)
 

@@ -25,9 +25,15 @@ from leveret.storage.segments.disk import Disk, FileDisk
 class Performer(Protocol):
     """Does work outside the event loop, one piece after the other."""
 
-    def submit(self, work: Callable[[], None], then: Callable[[Exception | None], None], wait_s: float = 0.0) -> None:
-        """Run `work()` elsewhere, then `then(error)` in the loop. Waits for it, but no longer than `wait_s`: if it is
-        done by then, `then` was called when this returns."""
+    def submit(
+        self,
+        work: Callable[[], None],
+        then: Callable[[Exception | None], None],
+        wait_s: float = 0.0,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
+        """Run `work()` elsewhere, then `then(error)` in the loop. Calls `meanwhile()`, if given, and waits for the
+        work, but no longer than `wait_s`: if it is done by then, `then` was called when this returns."""
 
     def stop(self) -> None:
         """Finish what was submitted, then end."""

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from leveret.node import storage
+from leveret.node.gathering import GATHER_S_MAX
 from leveret.node.storage import Storage
 from leveret.protocol import methods as m
 from leveret.storage.format.queue_block import Block
@@ -49,16 +50,16 @@ def test_a_commit_takes_a_part_of_very_many_queues(monkeypatch: pytest.MonkeyPat
     client.feed(publish(1, "amq.fanout", "", b"x", delivery_mode=2))
     world.broker.pump()
     order = [queue.spec.id for queue in world.broker.unlogged]
-    disk.commit(world.broker)
+    disk.commit(world.broker, lambda: None)
     assert [block.queue for block in files.blocks] == order[:3]
     first = world.queue(f"q{names[order[0]]}")
     client.feed(publish(1, "amq.fanout", "", b"x", delivery_mode=2))
     world.broker.pump()
-    disk.commit(world.broker)
-    disk.commit(world.broker)
+    disk.commit(world.broker, lambda: None)
+    disk.commit(world.broker, lambda: None)
     assert [block.queue for block in files.blocks[:7]] == order
     while world.broker.unlogged:
-        disk.commit(world.broker)
+        disk.commit(world.broker, lambda: None)
     assert sum(len(block.enqueued.contents) for block in files.blocks if block.enqueued is not None) == 14
     assert world.broker.unlogged_bytes == 0 and first.open is None
 
@@ -124,22 +125,32 @@ class Committing:
         self.client.call(m.ConfirmSelect())
 
     def submit(
-        self, work: Callable[[], None], then: Callable[[Exception | None], None], wait_s: float = 0.0
+        self,
+        work: Callable[[], None],
+        then: Callable[[Exception | None], None],
+        wait_s: float = 0.0,
+        meanwhile: Callable[[], None] | None = None,
     ) -> None:
         self.jobs.append((work, then))
         self.waits_s.append(wait_s)
+        if meanwhile is not None:
+            self.told.append("committing")
+            meanwhile()
         if wait_s and self.is_fast:
             self.finish()
 
     def turn(self) -> None:
         self.told.append("turn")
         self.broker.pump()
-        if self.writes_first:
-            self.broker.take_writers()
         if self.storage.should_wait(self.broker):
+            self.serve()
             self.storage.wait(self.broker)
         else:
-            self.storage.commit(self.broker)
+            self.storage.commit(self.broker, self.serve)
+
+    def serve(self) -> None:
+        if self.writes_first and self.broker.take_writers():
+            self.told.append("served")
 
     def on_safe(self) -> None:
         self.told.append("safe")
@@ -238,12 +249,12 @@ def test_a_turn_goes_on_after_a_commit_that_it_waited_for(committing: Committing
     committing.is_fast = True
     committing.publish()
     assert not committing.jobs and not committing.storage.committing
-    assert committing.told == ["turn", "safe"]
-    assert not committing.storage.commit(committing.broker)  # There is nothing more.
+    assert committing.told == ["turn", "served", "safe"]
+    assert not committing.storage.commit(committing.broker, committing.serve)  # There is nothing more.
     committing.client.feed(publish(1, "", "q", b"x", delivery_mode=2))
     committing.broker.pump()
     committing.broker.take_writers()
-    assert committing.storage.commit(committing.broker)
+    assert committing.storage.commit(committing.broker, committing.serve)
 
 
 def test_waits_for_a_slow_disk_become_rare(committing: Committing) -> None:
@@ -308,6 +319,38 @@ def test_a_commit_waits_for_as_many_publishes_as_were_confirmed(committing: Comm
     assert len(committing.jobs) == 1
 
 
+def test_a_whole_window_is_delivered_while_it_is_committed(committing: Committing) -> None:
+    consumer = committing.world.client()
+    consumer.call(m.BasicConsume(queue="q", consumer_tag="c", no_ack=True))
+    committing.publish(3)
+    committing.finish()
+    for _ in range(2):  # The first shows that publishers wait for confirms.
+        committing.publish(1)
+        committing.told.clear()
+        committing.publish(2)
+        assert len(committing.jobs) == 1
+        order = committing.told.copy()
+        committing.finish()
+    assert order == ["turn", "committing", "served"]
+
+
+def test_publishers_that_go_on_during_a_commit_are_served_before_the_next(committing: Committing) -> None:
+    committing.is_fast = True
+    consumer = committing.world.client()
+    consumer.call(m.BasicConsume(queue="q", consumer_tag="c", no_ack=True))
+    committing.publish(3)
+    for _ in range(4):
+        committing.publish(1)
+        committing.told.clear()
+        committing.publish(2)
+        assert committing.told == ["turn", "served", "safe"]
+        committing.client.feed(publish(1, "", "q", b"x", delivery_mode=2))  # It came during the commit.
+        for _ in range(2):
+            soon, committing.loop.soon = committing.loop.soon, []
+            for then in soon:
+                then()
+
+
 def test_waits_in_vain_become_rare(committing: Committing) -> None:
     """Publishers that send at their own pace should not wait for confirms of each other."""
     waits = 0
@@ -315,13 +358,13 @@ def test_waits_in_vain_become_rare(committing: Committing) -> None:
         committing.publish(4)
         if not committing.jobs:
             waits += 1
-            committing.precise += storage.GATHER_S_MAX
+            committing.precise += GATHER_S_MAX
             committing.loop.soon.pop()()
         committing.finish()
         committing.publish(1)
         if not committing.jobs:
             waits += 1
-            committing.precise += storage.GATHER_S_MAX
+            committing.precise += GATHER_S_MAX
             committing.loop.soon.pop()()
         committing.finish()
     assert 5 < waits < 25
@@ -337,7 +380,7 @@ def test_traffic_leaves_nothing_to_the_garbage_collector(committing: Committing)
             consumer.feed(m.encode(1, m.BasicAck(number, False)))
             committing.publish(2 if number % 5 else 3)
             if not committing.jobs:
-                committing.precise += storage.GATHER_S_MAX
+                committing.precise += GATHER_S_MAX
                 committing.loop.soon.pop()()
             committing.finish()
             committing.broker.tell_confirms()

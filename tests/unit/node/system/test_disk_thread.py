@@ -101,3 +101,18 @@ def test_a_job_before_an_awaited_one_is_told_too(threaded: Threaded) -> None:
     threaded.submit("b", lambda: None, LONG_S)
     threaded.until(2)
     assert sorted(name for name, _ in threaded.told) == ["a", "b"]
+
+
+def test_the_loop_serves_others_while_an_awaited_job_runs(threaded: Threaded) -> None:
+    served = threading.Event()
+    told: list[str] = []
+
+    def meanwhile() -> None:
+        told.append("served")
+        served.set()
+
+    def work() -> None:
+        told.append(str(served.wait(LONG_S)))
+
+    threaded.thread.submit(work, lambda error: told.append("over"), LONG_S, meanwhile)
+    assert told == ["served", "True", "over"]
