@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from leveret.metadata.rules.ha_policy import is_quorum, is_stream
 from leveret.metadata.rules.placement import moving_to
@@ -34,15 +34,18 @@ PASS_S: Final = 0.2  # A running node has its next pass within this time.
 HA: Final = ("/", "ha")  # The only policy that speaks of mirrors.
 
 
-class TappedMember(Member):
-    """A member of a ring that tells of what it sends. A member becomes one: its own attributes are fixed."""
+def tapped_member(taps: dict[int, Callable[[Frame], None]]) -> type[Member]:
+    """Returns a class of members that tell of what they send, each to the tap of its identity. A member becomes one,
+    because its own attributes are fixed. Each checker has a class of its own, and so lets go of its members."""
 
-    __slots__ = ()
-    taps: ClassVar[dict[int, Callable[[Frame], None]]] = {}  # By the identity of the member.
+    class TappedMember(Member):
+        __slots__ = ()
 
-    def send(self, to: str, frame: Frame) -> None:
-        self.taps[id(self)](frame)
-        super().send(to, frame)
+        def send(self, to: str, frame: Frame) -> None:
+            taps[id(self)](frame)
+            super().send(to, frame)
+
+    return TappedMember
 
 
 def policy_of(node: Node, spec: QueueSpec) -> dict[str, Any] | None:
@@ -72,6 +75,8 @@ class SyncChecker:
     def __init__(self, fail: Callable[[str], None], clock: Callable[[], float]) -> None:
         self.fail = fail
         self.clock = clock
+        self.taps: dict[int, Callable[[Frame], None]] = {}
+        self.tapped_member = tapped_member(self.taps)
         self.tapped: dict[tuple[str, int], Member] = {}  # By node and queue.
         self.passed: dict[str, float] = {}  # When a node had its last pass.
         self.closed: dict[tuple[str, int], float] = {}  # How long the hours of a queue have been over.
@@ -102,8 +107,8 @@ class SyncChecker:
                 if reason:
                     self.fail(f"{name} fetches messages of {mirror.spec.name}, though {reason}")
 
-        TappedMember.taps[id(member)] = tap
-        member.__class__ = TappedMember
+        self.taps[id(member)] = tap
+        member.__class__ = self.tapped_member
 
     def _forbids(self, name: str, node: Node, spec: QueueSpec) -> str:
         policy = policy_of(node, spec)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 
 from simulation.many import KINDS, all_kinds, linked_kinds, plans, run_many
@@ -25,6 +27,15 @@ def test_a_summary_of_a_few_runs() -> None:
     assert tally.runs == 3 and not tally.failures
     assert tally.faults.total() + tally.operations.total() >= 3 * 15
     assert tally.told().startswith("3 runs, 0 failed\n  runs by kind: ")
+
+
+def test_a_run_leaves_nothing_behind() -> None:
+    """Otherwise thousands of runs would fill the memory."""
+    world, failure = play(Plan(7, 3, 15, mirrored=True))
+    ended = weakref.ref(world)
+    del world
+    gc.collect()
+    assert failure is None and ended() is None
 
 
 def test_a_failure_is_told_with_its_command() -> None:
