@@ -49,6 +49,13 @@ class Delivery:
     asked_at: float | None = None  # When a client asked for it with basic.get: its way was decided then.
 
 
+def in_order(one: Delivery, other: Delivery) -> tuple[Delivery, Delivery]:
+    """Returns two deliveries of a message, the earlier one first. A client that closes or recovers gets a delivery at
+    the very moment at which another gets the same message, marked: that one is the later."""
+    first, second = sorted((one, other), key=lambda each: (each.written_at, each.redelivered))
+    return first, second
+
+
 @dataclass(slots=True)
 class Message:
     """A message that a client has published."""
@@ -327,8 +334,7 @@ class Ledger:
 
     def _check_flag(self, message: Message, delivery: Delivery) -> None:
         for other in message.deliveries:
-            # A client that is closing gets a delivery at the moment at which another gets the same message, marked.
-            first, second = sorted((other, delivery), key=lambda one: (one.written_at, one.redelivered))
+            first, second = in_order(other, delivery)
             at_home = first.node == self.queue(message.queue).owner
             since = first.written_at if at_home else message.published_at  # It left the queue's node before that.
             until = min(second.written_at, self._noted_at(message.queue, first.written_at))

@@ -44,7 +44,7 @@ from leveret.metadata.rules.ha_policy import QUORUM_MEMBERS, is_quorum, is_strea
 from leveret.replication.log_tail import epoch_of
 from leveret.replication.ring_frames import Append
 from simulation.amqp.contents import number_of
-from simulation.checkers.ledger import Delivery, Ledger, Message
+from simulation.checkers.ledger import Delivery, Ledger, Message, in_order
 from simulation.checkers.sync_checker import SyncChecker, policy_of
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class MirroredLedger(Ledger):
 
     def _check_flag(self, message: Message, delivery: Delivery) -> None:
         for other in message.deliveries:
-            first, second = sorted((other, delivery), key=lambda one: one.written_at)
+            first, second = in_order(other, delivery)
             if not second.redelivered and not self._may_be_forgotten(message, first, second):
                 self.fail(
                     f"{message} was delivered at {first.written_at:.6f} and once more at {second.written_at:.6f}, to "
