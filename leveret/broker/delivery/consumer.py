@@ -57,5 +57,10 @@ class Subscriber(Consumer, Protocol):
 def awaits_log(consumer: Consumer) -> bool:
     """Return whether a consumer takes only messages that are safe. One that moves messages does: what it has moved, and
     a crash takes back, would come again under another number."""
+    return consumer.is_exact or wants_origins(consumer)
+
+
+def wants_origins(consumer: Consumer) -> bool:
+    """Return whether each message is to tell a consumer its origin."""
     begins_at = consumer.begins_at
-    return consumer.is_exact or (begins_at is not None and begins_at.kind == ORIGINS)
+    return begins_at is not None and begins_at.kind == ORIGINS

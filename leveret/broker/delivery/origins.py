@@ -19,6 +19,10 @@ out before their block is on disk. If the node dies then, they never were, and t
 numbers belong to which run: when a queue is restored, it goes on under a new tag from its next number, and what the log
 has keeps its old one. The entry of a run is in the first block that the run writes. If no block of the run is written,
 none of its numbers survives, and the next run has a tag of its own.
+
+The first run is different: a queue notes it when origins are asked of it for the first time, and may have messages by
+then. If the node died before the note is safe, those would come again under another tag. So nobody gets a message with
+its origin before that (`FirstRun`).
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.base.range_set import RangeSet
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
+from leveret.broker.delivery.extension import Extension
 from leveret.broker.delivery.publish_numbers import ENTRY, PREFIX
 from leveret.protocol.origins import source_of, with_origins
 
@@ -51,6 +56,35 @@ TAG_MAX: Final = 1 << 63
 # -- At the source -------------------------------------------------------------------------------------------------
 
 
+class FirstRun(Extension):
+    """A queue has it while the note of its first run is not safe."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self, queue: LocalQueue) -> None:
+        self.queue = queue
+
+    def on_noted(self, is_safe: bool) -> None:
+        """The note is where it has to be, or never will be: the queue is led by another node, or gone."""
+        if is_safe:
+            self.queue.remove_extension(self)
+            self.queue.host.dirty[self.queue] = None
+
+
+def note_first_run(queue: LocalQueue, draw: Callable[[int], int]) -> None:
+    """Origins are asked of a queue: it has to remember its runs from now on. Where there is no room, it does not."""
+    state = queue.durable_state
+    if RUNS in state.table:
+        return
+    mark = RUN.pack(0, draw(TAG_MAX))
+    if state.fits(RUNS, mark):
+        state.set(RUNS, mark)
+        if state.is_logged:
+            first = FirstRun(queue)
+            queue.extend(first)
+            state.when_block_safe(first.on_noted)
+
+
 def begin_run(queue: LocalQueue, draw: Callable[[int], int]) -> None:
     """A queue was restored: what it takes from now on belongs to another run. Only if origins were ever asked of it."""
     mark = queue.durable_state.table.get(RUNS)
@@ -60,19 +94,14 @@ def begin_run(queue: LocalQueue, draw: Callable[[int], int]) -> None:
         queue.durable_state.set_quietly(RUNS, b"".join(RUN.pack(*one) for one in runs))
 
 
-def runs_of(
-    queue: LocalQueue, batch: Batch, lo: int, hi: int, cluster: bytes, draw: Callable[[int], int]
-) -> list[tuple[bytes, int, int]]:
+def runs_of(queue: LocalQueue, batch: Batch, lo: int, hi: int, cluster: bytes) -> list[tuple[bytes, int, int]]:
     """Return the runs that messages of a batch belong to: the source of each, and which places in the batch it has.
 
     Nothing is returned where the queue has no room to remember its runs.
     """
     mark = queue.durable_state.table.get(RUNS)
     if mark is None:
-        mark = RUN.pack(0, draw(TAG_MAX))
-        if not queue.durable_state.fits(RUNS, mark):
-            return []
-        queue.durable_state.set(RUNS, mark)
+        return []
     runs = list(RUN.iter_unpack(mark))
     found: list[tuple[bytes, int, int]] = []
     at, end = batch.first + lo, batch.first + hi
@@ -84,11 +113,9 @@ def runs_of(
     return found
 
 
-def labelled(
-    queue: LocalQueue, batch: Batch, lo: int, hi: int, contents: list[bytes], cluster: bytes, draw: Callable[[int], int]
-) -> list[bytes]:
+def labelled(queue: LocalQueue, batch: Batch, lo: int, hi: int, contents: list[bytes], cluster: bytes) -> list[bytes]:
     """Return contents of a batch, each with its origin."""
-    runs = runs_of(queue, batch, lo, hi, cluster, draw)
+    runs = runs_of(queue, batch, lo, hi, cluster)
     if not runs:
         return contents
     made: list[bytes] = []

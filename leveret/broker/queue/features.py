@@ -72,14 +72,23 @@ class Features:
             return origins.take(queue, origin, contents, keys, kind, size, pending, dedup.make_room)
         return dedup.take(queue, origin, contents, keys, kind, size, pending)
 
+    def begin_origins(self, queue: LocalQueue) -> None:
+        """A consumer wants the origins of messages: see `has_origins`."""
+        if queue.spec.id < DETACHED:
+            origins.note_first_run(queue, self.draw)
+
+    def has_origins(self, queue: LocalQueue) -> bool:
+        """Tells whether messages may be handed out with their origins already."""
+        return queue.extension(origins.FirstRun) is None
+
     def with_origins(self, queue: LocalQueue, batch: Batch, lo: int, hi: int, contents: list[bytes]) -> list[bytes]:
         """Returns contents of a batch, each with its origin. What a detached queue delivers has no lasting number."""
         if queue.spec.id >= DETACHED:
             return contents
-        return origins.labelled(queue, batch, lo, hi, contents, self.cluster(), self.draw)
+        return origins.labelled(queue, batch, lo, hi, contents, self.cluster())
 
     def sources_of(self, queue: LocalQueue, batch: Batch, lo: int, hi: int) -> list[tuple[bytes, int, int]]:
         """Returns the sources of messages of a batch, each with the places that it has; nothing if they have none."""
         if queue.spec.id >= DETACHED:
             return []
-        return origins.runs_of(queue, batch, lo, hi, self.cluster(), self.draw)
+        return origins.runs_of(queue, batch, lo, hi, self.cluster())

@@ -21,7 +21,7 @@ from leveret.base.shared_values import NO_DEQUE
 from leveret.broker.delivery.answers import Got, unreachable
 from leveret.broker.delivery.batch import Batch, Gap, GapRead, Span
 from leveret.broker.delivery.confirms import NEVER
-from leveret.broker.delivery.consumer import awaits_log
+from leveret.broker.delivery.consumer import awaits_log, wants_origins
 from leveret.broker.delivery.consumer_order import ConsumerOrder
 from leveret.broker.queue import ttl_and_length
 from leveret.broker.queue.local_queue import LocalQueue
@@ -281,6 +281,8 @@ class OrderedQueue(LocalQueue):
             self.consumer_order = ConsumerOrder(self)
         elif self.consumer_order is not None:
             self.consumer_order.choose()
+        if wants_origins(consumer):
+            self.host.features.begin_origins(self)
         self.touch()
         self.crowded_at = CROWDED_AT
         self.host.dirty[self] = None

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.delivery.answers import Got, Status, unreachable
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.delivery.confirms import Confirms, Numbers
+from leveret.broker.delivery.consumer import wants_origins
 from leveret.broker.delivery.offsets import NEXT, OFFSET, ORIGINS, STARTS, Start
 from leveret.broker.delivery.reserve import reserve
 from leveret.broker.delivery.unacked import Delivered, Unacked
@@ -93,6 +94,8 @@ class RemoteConsumer:
         if room <= 0:
             owner_end.stalled[self.queue] = None
             return 0
+        if wants_origins(self) and not self.queue.host.features.has_origins(self.queue):
+            return 0  # The queue goes on by itself.
         if self.prefetch and not self.no_ack:
             room = min(room, self.prefetch - self.unacked)
         return room
@@ -106,7 +109,7 @@ class RemoteConsumer:
         returns = self.queue.extension(DeliveryLimit) if batch.redelivered else None
         if returns is not None:
             contents = returns.labelled(batch, lo, hi)
-        if self.begins_at is not None and self.begins_at.kind == ORIGINS:
+        if wants_origins(self):
             contents = self.queue.host.features.with_origins(self.queue, batch, lo, hi, contents)
         keys = batch.keys if whole else batch.keys[lo:hi]
         size = sum(map(len, contents)) + MESSAGE_OVERHEAD * count

@@ -18,7 +18,7 @@ from itertools import groupby, repeat
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.delivery.offsets import ORIGINS
+from leveret.broker.delivery.consumer import wants_origins
 from leveret.broker.queue.delivery_limit import DeliveryLimit
 from leveret.protocol import bundles
 from leveret.protocol.frames import END_BYTE, HEAD, METHOD, reframe
@@ -58,9 +58,9 @@ class ChannelConsumer:
     is_exact = False
 
     __slots__ = (
-        "arguments", "as_stored", "begins_at", "cancels_on_failover", "channel", "exclusive", "heads",
-        "in_bundles", "no_ack", "output", "pack", "prefetch", "priority", "queue", "session", "tag", "timeout_ms",
-        "unacked",
+        "arguments", "as_stored", "begins_at", "cancels_on_failover", "channel", "exclusive", "has_origins",
+        "heads", "in_bundles", "no_ack", "output", "pack", "prefetch", "priority", "queue", "session", "tag",
+        "timeout_ms", "unacked",
     )
 
     def __init__(
@@ -85,16 +85,14 @@ class ChannelConsumer:
         # Stored contents are on channel 1, in frames within the node's frame_max: most consumers take them as they are.
         connection = channel.connection
         self.as_stored = channel.number == 1 and connection.frame_max >= connection.limits.frame_max > 0
-        self.in_bundles = self.as_stored and self._has_origins() and self._asks_for_bundles()
+        self.has_origins = wants_origins(self)
+        self.in_bundles = self.as_stored and self.has_origins and self._asks_for_bundles()
         self.heads = Heads(channel.number, wanted.tag)
         self.pack = Struct(f">{HEAD.size + len(DELIVER) + len(self.heads.tag)}sQB").pack
 
     @property
     def who(self) -> str:
         return f"{self.channel.who} {self.tag}"
-
-    def _has_origins(self) -> bool:
-        return self.begins_at is not None and self.begins_at.kind == ORIGINS
 
     def _asks_for_bundles(self) -> bool:
         asked = self.arguments.get(bundles.ARGUMENT)
@@ -105,6 +103,8 @@ class ChannelConsumer:
         room = self.output.room(self.queue, average_bytes)
         if room <= 0:
             return room
+        if self.has_origins and self.queue.is_local and not self.queue.host.features.has_origins(self.queue):
+            return 0  # The queue goes on by itself.
         if session.prefetch:
             shared = session.prefetch - session.consumed
             # Consumers without acknowledgements use up nothing of it, yet wait with the others while it is used up.
@@ -129,8 +129,7 @@ class ChannelConsumer:
         contents = batch.contents if whole else batch.contents[lo:hi]
         keys = batch.keys if whole else batch.keys[lo:hi]
         key = keys[0]
-        has_origins = self._has_origins()
-        if self.as_stored and not batch.redelivered and not has_origins and keys.count(key) == count:
+        if self.as_stored and not batch.redelivered and not self.has_origins and keys.count(key) == count:
             head, tail = self.heads[len(key)], key + END_BYTE
             pieces: list[bytes] = [b""] * (3 * count)
             pieces[0::3] = map(self.pack, repeat(head), range(first_tag, first_tag + count), repeat(0))
@@ -148,7 +147,7 @@ class ChannelConsumer:
                     tag = first_tag + start - lo
                     pieces += self._bundled(tag, source, batch.first + start, contents[some], keys[some], kinds[some])
             else:
-                if has_origins and queue.is_local:
+                if self.has_origins and queue.is_local:
                     contents = queue.host.features.with_origins(queue, batch, lo, hi, contents)
                 pieces = self._of_many_keys(first_tag, contents, keys, kinds)
         if session.prefetch:

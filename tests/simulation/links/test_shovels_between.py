@@ -50,6 +50,13 @@ MUTATIONS = (
         first=1,
     ),
     Mutation(
+        "the note of a queue's first run is in no block",
+        1,
+        "note_first_run",
+        "state.set(RUNS, mark)",
+        "state.restore({**state.table, RUNS: mark})",
+    ),
+    Mutation(
         "a shovel publishes where it consumes",
         1,
         "ShovelWorker._attempt",
@@ -71,7 +78,7 @@ MUTATIONS = (
         "is_over = wanted is None",
     ),
 )
-NOTICED = ("runs", "lost", "twice", "came to", "is run by", "runs")
+NOTICED = ("runs", "lost", "twice", "twice", "came to", "is run by", "runs")
 
 
 @pytest.mark.parametrize(

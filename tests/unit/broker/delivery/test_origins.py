@@ -135,18 +135,29 @@ def test_the_set_is_bounded_and_forgets_the_lowest(world: World, monkeypatch: py
 
 def consume(world: World) -> list[tuple[bytes, int]]:
     """The origins of all messages of the queue, which stay there."""
-    client = world.client()
-    arguments = table_from_python({NAME: True})
-    client.send(m.BasicConsume(queue="q", consumer_tag="c", arguments=arguments))
+    client = subscribe(world)
+    found = origins_told(client)
+    client.lose()
     world.turn()
+    return found
+
+
+def subscribe(world: World, queue: str = "q") -> Client:
+    """A client that wants origins."""
+    client = world.client()
+    client.send(m.BasicConsume(queue=queue, consumer_tag="c", arguments=table_from_python({NAME: True})))
+    world.turn()
+    return client
+
+
+def origins_told(client: Client) -> list[tuple[bytes, int]]:
+    """The origins of the messages that a client was given."""
     found = []
     for reply in client.take():
         if isinstance(reply.method, m.BasicDeliver):
             assert reply.properties is not None and reply.properties.headers is not None
             text = reply.properties.headers[NAME].value.encode()
             found.append((text[:66], int(text[67:], 16)))
-    client.lose()
-    world.turn()
     return found
 
 
@@ -178,6 +189,48 @@ def test_a_queue_of_which_no_origins_were_asked_keeps_no_runs(world: World) -> N
     assert RUNS not in queue.durable_state.table
 
 
+def test_no_origin_is_told_before_the_first_run_is_safe(world: World) -> None:
+    client = world.client()
+    client.publish("q", b"1", delivery_mode=2)
+    world.holds_disk = True
+    mover = subscribe(world)
+    assert origins_told(mover) == []
+    (block,) = [block for block in world.blocks if block.marks]
+    assert block.marks is not None and RUNS in block.marks
+    world.sync()
+    world.turn()
+    ((source, number),) = origins_told(mover)
+    ((_, tag),) = RUN.iter_unpack(block.marks[RUNS])
+    assert number == 1 and source.endswith(b"%016x" % tag)
+
+
+def test_others_are_served_while_the_first_run_is_not_safe(world: World) -> None:
+    client, other = world.client(), world.client()
+    client.publish("q", b"1", delivery_mode=2)
+    client.publish("q", b"2", delivery_mode=2)
+    world.holds_disk = True
+    mover = subscribe(world)
+    other.send(m.BasicConsume(queue="q", consumer_tag="other"))
+    world.turn()
+    assert [reply.body for reply in other.take() if isinstance(reply.method, m.BasicDeliver)] == [b"1", b"2"]
+    assert origins_told(mover) == []
+
+
+def test_a_run_that_is_known_is_not_waited_for(world: World) -> None:
+    world.client().publish("q", b"1", delivery_mode=2)
+    first = consume(world)
+    world.holds_disk = True
+    assert consume(world) == first
+
+
+def test_a_queue_without_a_log_waits_for_nothing(world: World) -> None:
+    client = world.client()
+    client.declare("short-lived", exclusive=False)
+    client.publish("short-lived", b"1")
+    world.holds_disk = True
+    assert [number for _, number in origins_told(subscribe(world, "short-lived"))] == [1]
+
+
 def test_runs_are_bounded(world: World) -> None:
     queue = world.queue("q")
     queue.durable_state.set(RUNS, RUN.pack(0, 5))
@@ -193,6 +246,8 @@ def test_the_way_from_queue_to_queue(world: World) -> None:
     client = world.client()
     for body in (b"1", b"2"):
         client.publish("q", body, delivery_mode=2)
-    batch = first_batch(world)
-    contents = world.broker.features.with_origins(world.queue("q"), batch, 0, len(batch.contents), batch.contents)
+    batch, features = first_batch(world), world.broker.features
+    features.begin_origins(world.queue("q"))
+    contents = features.with_origins(world.queue("q"), batch, 0, len(batch.contents), batch.contents)
     assert [take_origin(one)[2] for one in contents] == batch.contents
+    assert [take_origin(one).number for one in contents] == [1]

@@ -11,6 +11,8 @@ from leveret.broker.remote.client_end import FEED_BYTES_MAX, FIRST_CREDIT
 from leveret.links import frame_types
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
+from leveret.protocol.origins import NAME
+from leveret.protocol.tables import table_from_python
 from tests.support.brokers import Cluster
 from tests.support.machines import publish
 from tests.support.remote import client_with_queue, confirming, cut, cut_and_join, delivered, depth, remote_queue
@@ -345,6 +347,17 @@ def test_delivered_contents_are_not_kept_until_they_are_acknowledged(cluster: Cl
 
 
 # -- Prefetch ------------------------------------------------------------------------------------------------------
+
+
+def test_a_consumer_that_wants_origins_waits_until_the_home_has_noted_its_first_run(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    client.publish("q", b"1", delivery_mode=2)
+    cluster["b"].holds_disk = True
+    client.consume("q", arguments=table_from_python({NAME: True}))
+    assert delivered(client) == []
+    cluster["b"].holds_disk = False
+    cluster.run()
+    assert delivered(client) == [(b"1", False)]
 
 
 def test_prefetch_of_each_consumer(cluster: Cluster) -> None:
