@@ -27,7 +27,9 @@ named again, it gets a new member, which sees no older view, with a higher `life
 disk id: frames of the old member may still arrive, and the master must not take its numbers for those of the new one.
 
 **The master's queue.** `Started(epoch, number, tail, forced)`: make the queue from what is stored and the blocks of
-`tail` behind it; its epoch is `epoch`, its last block `number`. From then on each block it makes is given to `submit`
+`tail` behind it; its epoch is `epoch`, its last block `number`. That is the start block, with the marks that
+`start_marks` gave for it: what the queue has to remember of the epoch before is in every log that has a block of the
+new one. From then on each block it makes is given to `submit`
 (in order, none left out) while `serving`; publishers wait while `is_crowded`. `Confirmed(durable, received)`: confirm
 persistent messages of blocks up to the first number, transient ones up to the second. `Stopped`: drop the queue, it is
 led elsewhere; if it was handed over, blocks that are not confirmed yet are confirmed when they are applied here.

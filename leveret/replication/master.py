@@ -87,7 +87,8 @@ class Master:
         member = self.member
         tail = member.tail.upto(member.confirmed + 1, member.tail.end)
         lost = [] if member.complete else member.lost()
-        member.append((start_block(member.group, self.epoch, self.start_number, lost),))
+        marks = None if member.start_marks is None else member.start_marks(member.group, member.tail.last_epoch, tail)
+        member.append((start_block(member.group, self.epoch, self.start_number, lost, marks),))
         if not member.complete:  # It was promoted by force: all members must agree on what is left of the queue.
             member.become_complete(self.start_number)
         member.out.append(Started(self.epoch, self.start_number, tail, self.view.lossy == self.epoch))

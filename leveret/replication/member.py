@@ -78,6 +78,7 @@ from leveret.replication.ring_frames import (
     Restart,
     Send,
     Standing,
+    StartMarks,
     Stopped,
     Truncate,
     Write,
@@ -92,13 +93,14 @@ _NOBODY: Final[Mapping[str, int]] = {}
 class Member:
     """One copy of a mirrored queue. `life` rises with every member that this node makes for the group, over its
     restarts too: frames of an earlier one may still arrive. `born`: the group was created by a command that this very
-    process proposed, so no process can have led its first epoch before."""
+    process proposed, so no process can have led its first epoch before. `start_marks`: what the queue has to remember
+    of the epoch before, for the start block."""
 
     __slots__ = (
         "group", "me", "disk", "lost", "options", "born", "out", "view", "joined", "version", "links", "majority",
         "ordered", "failed", "ticks", "proposal_age", "tail", "confirmed", "messages", "delivered", "durable",
         "complete", "read_at", "written", "synced_to", "floor", "unsynced", "_report", "_forget_due", "_stamp",
-        "neighbours", "master", "doubt", "filling", "source",
+        "neighbours", "master", "doubt", "filling", "source", "start_marks",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +113,7 @@ class Member:
         options: Options | None = None,
         recovered: Recovered | None = None,
         born: bool = False,
+        start_marks: StartMarks | None = None,
     ) -> None:
         found = recovered or Recovered()
         self.group = group
@@ -119,6 +122,7 @@ class Member:
         self.lost = lost
         self.options = options or PLAIN
         self.born = born
+        self.start_marks = start_marks
         self.out: list[Effect] = []
         self.view: View | None = None
         self.joined: Mapping[str, int] = _NOBODY  # By member: the version with which it joined, if known.

@@ -97,9 +97,11 @@ def message_count(block: Block) -> int:
     return 0 if run is None else len(run.contents)
 
 
-def start_block(group: int, epoch: int, number: int, lost: list[tuple[int, int]]) -> Block:
+def start_block(
+    group: int, epoch: int, number: int, lost: list[tuple[int, int]], marks: dict[bytes, bytes] | None = None
+) -> Block:
     """Return the first block of an epoch. `lost`: message numbers that are lost, after a forced promotion."""
-    return Block(group, epoch, number, 0, None, lost, [], 0)
+    return Block(group, epoch, number, 0, None, lost, [], 0, None, marks)
 
 
 def pack_block(block: Block) -> tuple[bytes, list[bytes]]:

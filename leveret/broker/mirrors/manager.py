@@ -64,7 +64,7 @@ from leveret.broker.queue.delivery_limit import DeliveryLimit
 from leveret.broker.queue.hold import go_on, release
 from leveret.broker.queue.queue import Queue
 from leveret.broker.queue.state import Access
-from leveret.broker.remote.outbox import note_former_epoch, take_unconfirmed
+from leveret.broker.remote.outbox import former_epoch_mark, note_former_epoch, take_unconfirmed
 from leveret.links.frame_types import RING
 from leveret.links.proposals import BadFrame
 from leveret.metadata.model import commands as c
@@ -73,6 +73,7 @@ from leveret.replication import frame_codec
 from leveret.replication import ring_frames as f
 from leveret.replication.frame_codec import Packer, Unpacker
 from leveret.replication.member import Member
+from leveret.replication.packed_block import last_message
 from leveret.replication.ring_frames import PLAIN
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from leveret.metadata.model.records import QueueSpec
     from leveret.metadata.model.view import View
     from leveret.metadata.store import Applied
+    from leveret.storage.format.queue_block import Block
 
 EARLY_MAX: Final = 4_096  # Frames for queues that are not known yet; others are asked for again.
 EARLY_TICKS: Final = 50
@@ -223,6 +225,7 @@ class MirrorManager:
         self.leaving = False  # This node stops: losing its links does not mean that other nodes have failed.
         # None until the node has caught up with the metadata: views are not followed before, as the ring demands.
         self.store: MirrorStore | None = None
+        self.start_marks = self._start_marks  # One object for all copies.
 
     def __iter__(self) -> Iterator[Mirror]:
         return iter(self.mirrors.values())
@@ -332,7 +335,8 @@ class MirrorManager:
         disk = disk_id(self.disk, self.broker.run, spec.durable, store.disk(spec.id), joined)
         # Neither number ever falls, and one of them has risen with each member that this node makes for the queue.
         life = self.life + joined
-        member = Member(spec.id, self.me, shared(disk), life, store.lost(spec.id), PLAIN, recovered, born)
+        lost, marks = store.lost(spec.id), self.start_marks
+        member = Member(spec.id, self.me, shared(disk), life, lost, PLAIN, recovered, born, marks)
         for peer in self.unpackers:
             member.on_peer_up(peer)
         member.on_majority(self.majority)
@@ -344,6 +348,15 @@ class MirrorManager:
             self.storing_spilled[mirror] = StoreSpilled(self, mirror)
         self.ha_rules.refresh(mirror)
         return mirror
+
+    def _start_marks(self, number: int, epoch: int, tail: tuple[Block, ...]) -> dict[bytes, bytes]:
+        """Returns what the first block of this node as master says of the epoch before."""
+        assert self.store is not None
+        if not epoch or self.queue_of(number) is not None:
+            return {}  # It is new, or was not mirrored: see `_started`.
+        stored = self.store.stored(number)
+        through = max([stored.next_seq - 1, *map(last_message, tail)])
+        return former_epoch_mark(stored_marks(stored, tail), epoch, through, self.broker.wall_ms)
 
     def on_ended(self, spec: QueueSpec) -> None:
         """The queue is mirrored no longer. Its master goes on with it; a node that still has a copy was told to drop

@@ -33,7 +33,9 @@ refused as well.
 these and another node becomes master, they are in doubt, too. They need no numbers of their own: a message has its
 number in the queue, and the block that brought it has an epoch. Whoever begins to lead a queue marks up to which number
 it has the messages of the epoch before (`note_former_epoch`), as if that epoch were a producer. So what the former
-master sends again, as that producer, is passed over or taken like anything else.
+master sends again, as that producer, is passed over or taken like anything else. The mark is in the very block with
+which the new epoch begins (`former_epoch_mark`). If it came with a later one, and the new master died before, the next
+would have the mark of that master's epoch, and know nothing of the one before.
 
 **In time.** Where nodes have spools, what was not confirmed within `net_ticktime` goes there, with its numbers, and is
 confirmed when this node's disk has it; so does what a master without a majority has in doubt. Where they have none, its
@@ -55,8 +57,11 @@ from leveret.broker.queue.dedup import PRODUCERS_MAX, make_room
 from leveret.broker.queue.hold import Parked, park
 from leveret.metadata.rules.ha_policy import is_stream
 from leveret.storage.format.queue_block import EXPIRES, PERSISTENT, REDELIVERED, SHARED
+from leveret.storage.format.queue_marks import fits
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.delivery.batch import Batch
     from leveret.broker.mirrors.manager import Mirror
@@ -497,8 +502,16 @@ def epoch_producer(epoch: int) -> bytes:
     return b"epoch %d" % epoch
 
 
+def former_epoch_mark(table: Mapping[bytes, bytes], epoch: int, through: int, wall_ms: int) -> dict[bytes, bytes]:
+    """For the first block of a new master: the mark that it has all messages up to here of the epoch before, and no
+    others. Empty: there was none, or the table is full."""
+    name, entry = PREFIX + epoch_producer(epoch), ENTRY.pack(through, wall_ms)
+    return {name: entry} if epoch and fits(table, name, entry) else {}
+
+
 def note_former_epoch(queue: LocalQueue) -> None:
-    """At a new master: note that it has all messages up to here of the epoch before, and no others."""
+    """At a new master: note in memory what its first block says of the epoch before, and make room for it. If the table
+    was full, its next block says so."""
     epoch = queue.former_last_block[0]
     if epoch:
         _note_epoch(queue, epoch, queue.next_seq - 1)

@@ -20,6 +20,7 @@ BLOCKS = [
     block(3, 9, 5, (b"x", b"y")),
     block(3, 9, 5, (b"x",), kind=0),
     start_block(7, 4, 10, [(1, 5), (9, 9)]),
+    start_block(7, 4, 10, [], {b"mark": b"value"}),
     Block(7, 3, 9, 1_234, RUN, [(1, 2), (4, 4)], [(3, 3)], 8),
     Block(7, 3, 9, 1_234, None, [], [(3, 5)], 8, [(3, 4, 1), (5, 5, 7)]),
     block(3, 9, 1, tuple(b"%d" % at * 9_000 for at in range(5))),
@@ -40,7 +41,7 @@ def test_there_and_back(one: Block) -> None:
         assert bytes(packed.enqueued.kinds) == bytes(kind & ~SHARED for kind in one.enqueued.kinds)
     else:
         assert packed.enqueued is None
-    for name in ("queue", "epoch", "number", "time_ms", "settled", "requeued", "delivered_through"):
+    for name in ("queue", "epoch", "number", "time_ms", "settled", "requeued", "delivered_through", "marks"):
         assert getattr(packed, name) == getattr(one, name)
     assert block_bytes(packed) == block_bytes(one) and last_message(packed) == last_message(one)
     assert is_prompt(packed) == is_prompt(one)
@@ -54,7 +55,7 @@ def test_passing_on_changes_no_byte(one: Block) -> None:
 
 
 def test_prompt_is_what_holds_a_transient_message_or_nothing() -> None:
-    prompt = [True, False, True, False, True, False, False]
+    prompt = [True, False, True, False, False, True, False, False]
     assert [is_prompt(one) for one in BLOCKS] == prompt
     assert [is_prompt(repack(one)) for one in BLOCKS] == prompt
 

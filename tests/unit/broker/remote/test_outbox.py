@@ -502,6 +502,31 @@ def test_a_former_master_sends_again_what_its_own_clients_published(reached: boo
     assert not any(member.broker.outboxes.busy for member in rings.members.values())
 
 
+def test_a_master_that_dies_at_once_leaves_to_the_next_what_it_knew_of_the_epoch_before() -> None:
+    """It made no block but the one with which it began."""
+    rings = Rings()
+    client = publisher(rings, "a")
+    for other in "bc":  # Blocks get there; that they did is not heard.
+        rings.hold(other, "a")
+    client.publish("q", b"1", delivery_mode=2)
+    client.publish("q", b"2", delivery_mode=2)
+    rings.held.clear()
+    rings.lose("a")
+    rings.pass_time(20)
+    second = rings.master
+    assert second in "bc" and rings[second].queue("q").number == rings.mirror(second).member.tail.end
+    rings.lose(second)
+    rings.pass_time(20)
+    (third,) = {"b", "c"} - {second}
+    assert rings.mirror(third).queue is not None
+    rings.mend()
+    for _ in range(10):
+        rings.pass_time(5)
+        look(rings)
+    assert acked(client) == 2
+    assert rings[third].queue("q").ready_count == 2
+
+
 def test_a_client_of_a_third_node_is_confirmed_by_the_next_master() -> None:
     """Of what the lost master had passed on, and of what it had not."""
     rings = Rings()
