@@ -436,10 +436,10 @@ def test_the_journal_comes_first_in_a_commit(world: Watched, client: Client) -> 
     client.feed(_publish("q"))
     world.broker.pump()
     world.broker.unlogged[stream] = None  # It has changed by itself, too.
-    disk.commit(world.broker)
+    disk.commit(world.broker, lambda: None)
     assert [block.queue for block in files.blocks] == [stream.spec.id, queue.spec.id]
     assert files.blocks[0].enqueued is not None and b'["published",' in files.blocks[0].enqueued.contents[0]
-    disk.commit(world.broker)
+    disk.commit(world.broker, lambda: None)
     assert len(files.blocks) == 2
 
 
@@ -453,7 +453,7 @@ def test_a_busy_node_writes_it_now_and_then(world: Watched, client: Client) -> N
         for _ in range(3):
             client.feed(_publish("q"))
             broker.pump()
-            disk.commit(broker)
+            disk.commit(broker, lambda: None)
     told = [block.enqueued for block in files.blocks if block.queue == stream]
     assert len(told) == 3 and len(files.blocks) == 3 * 3 * WRITE_MS + 3
     # One at once, and then one for all that happened in as many milliseconds as have no time of their own.
@@ -462,7 +462,7 @@ def test_a_busy_node_writes_it_now_and_then(world: Watched, client: Client) -> N
     broker.wall_ms -= 1_000  # Somebody has set the clock.
     client.feed(_publish("q"))
     broker.pump()
-    disk.commit(broker)
+    disk.commit(broker, lambda: None)
     assert files.blocks[-2].queue == stream
 
 
