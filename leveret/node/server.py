@@ -170,7 +170,9 @@ class Server:
         tls = None if settings.cluster_tls is None else peer_tls(settings.cluster_tls)
         me = Identity(settings.node_name, bytes.fromhex(self.uuid))
         random_source, random_bytes = self.environment.random_source, self.environment.random_bytes
-        self.peers = PeerLinks(self.loop, me, self.cookie, self, options, tls, random_source, random_bytes)
+        self.peers = PeerLinks(
+            self.loop, me, self.cookie, self, options, tls, random_source, random_bytes, self.environment.precise_s
+        )
         self.peers.on_nobody_listens = self._on_nobody_listens
         listener = settings.cluster_listener
         try:

@@ -62,6 +62,7 @@ from leveret.storage.format.queue_marks import Mark
 Buffer = bytes | bytearray | memoryview
 
 PAYLOAD_BYTES: Final = 1 << 20  # Payloads are filled up to this size; only contents make one larger.
+PAYLOAD_ITEMS: Final = 256  # And with so many items: to handle a payload takes some milliseconds at most.
 ITEM_BYTES_MAX: Final = (1 << 30) + (64 << 20)
 NUMBER_MAX: Final = 1 << 62
 BLOCKS_MAX: Final = 1 << 16
@@ -86,12 +87,13 @@ class BadFrame(ValueError):
 class Packer:
     """Collects frames for one peer."""
 
-    __slots__ = ("_payloads", "_current", "_bytes", "_bytes_max")
+    __slots__ = ("_payloads", "_current", "_items", "_bytes", "_bytes_max")
 
     def __init__(self, bytes_max: int = PAYLOAD_BYTES) -> None:
         assert bytes_max > 2 * _ITEM.size
         self._payloads: list[list[Buffer]] = []
         self._current: list[Buffer] = []
+        self._items = 0
         self._bytes = 0
         self._bytes_max = bytes_max
 
@@ -102,7 +104,7 @@ class Packer:
         size = sum(map(len, parts))
         if size > ITEM_BYTES_MAX:
             raise ValueError(f"a frame of {size} bytes; at most {ITEM_BYTES_MAX} are allowed")
-        if self._bytes and self._bytes + _ITEM.size + size > self._bytes_max:
+        if self._items == PAYLOAD_ITEMS or (self._bytes and self._bytes + _ITEM.size + size > self._bytes_max):
             self._close()
         if _ITEM.size + size <= self._bytes_max:
             self._put(_ITEM.pack(group, kind, 0, size), parts, size)
@@ -112,6 +114,7 @@ class Packer:
     def _put(self, head: bytes, parts: Iterable[Buffer], size: int) -> None:
         self._current.append(head)
         self._current += parts
+        self._items += 1
         self._bytes += len(head) + size
 
     def _add_parts(self, group: int, kind: int, parts: list[Buffer], left: int) -> None:
@@ -135,7 +138,7 @@ class Packer:
 
     def _close(self) -> None:
         self._payloads.append(self._current)
-        self._current, self._bytes = [], 0
+        self._current, self._items, self._bytes = [], 0, 0
 
     def take(self) -> list[list[Buffer]]:
         """Return the payloads, each a sequence of buffers."""

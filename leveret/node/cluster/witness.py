@@ -107,7 +107,9 @@ class Witness(consensus.ConsensusNode):
         tls = None if settings.cluster_tls is None else peer_tls(settings.cluster_tls)
         me = Identity(settings.node_name, bytes.fromhex(uuid))
         random_source, random_bytes = self.environment.random_source, self.environment.random_bytes
-        self.peers = PeerLinks(self.loop, me, self.cookie, self, options, tls, random_source, random_bytes)
+        self.peers = PeerLinks(
+            self.loop, me, self.cookie, self, options, tls, random_source, random_bytes, self.environment.precise_s
+        )
         listener = settings.cluster_listener
         try:
             port = await self.peers.listen(listener.host, listener.port)

@@ -28,6 +28,7 @@ import asyncio
 import logging
 import random
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -45,6 +46,8 @@ logger = logging.getLogger("leveret.peers")
 
 # What has gathered for one peer within a turn is written early from here on, so that the kernel sends meanwhile.
 FLUSH_BYTES: Final = 1 << 20
+# How long a pass of the event loop handles frames of one peer. After a start, thousands of mirrored queues have some.
+FRAMES_S_MAX: Final = 0.01
 CLOSE_S: Final = 1.0
 COMPLAINT_MS: Final = 10_000
 COMPLAINTS_MAX: Final = 256
@@ -167,6 +170,7 @@ class PeerLinks:
         tls: PeerTls | None = None,
         random_source: random.Random | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+        precise_s: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.me = me
         self.options = options
@@ -176,6 +180,7 @@ class PeerLinks:
         self._tls = tls
         self._random = random_source or random.Random()
         self._random_bytes = random_bytes
+        self._precise_s = precise_s
         self._link_options = options.of_link()
         # Callers do not know this node's options, and send heartbeats at the default interval.
         self._caller_silence_ms = max(options.silence_ms, PeersOptions().silence_ms)
@@ -510,19 +515,35 @@ class PeerLinks:
         if name is None or not self._detector.is_up(name):
             self._break(wire, "it sent a frame before its session began")
             return
-        on_frame = self._handler.on_frame
+        if wire.waiting:
+            wire.waiting += frames
+        else:
+            self._handle_frames(wire, name, frames)
+
+    def _handle_frames(self, wire: PeerSocket, name: str, frames: list[tuple[int, bytes]]) -> None:
+        """Hands over frames, as many as fit into a pass of the loop; the rest comes in the next one."""
+        on_frame, precise_s = self._handler.on_frame, self._precise_s
+        until_s, last = precise_s() + FRAMES_S_MAX, len(frames)
         try:
-            for kind, payload in frames:
+            for number, (kind, payload) in enumerate(frames, 1):
                 if kind == PACKED:
                     kind, payload = unpacked(payload, self.options.frame_bytes_max)
                 on_frame(name, kind, payload)
                 if wire.closed:
+                    return
+                if number < last and precise_s() >= until_s:
+                    wire.hold(frames[number:])
+                    self._loop.call_soon(self._handle_waiting, wire, name)
                     return
         except BadPacked as error:
             self._break(wire, str(error))
         except Exception:  # A frame is half handled: the session cannot go on, and both ends must know.
             logger.exception("a frame from %s: internal error", name)
             self._break(wire, "internal error in handling a frame")
+
+    def _handle_waiting(self, wire: PeerSocket, name: str) -> None:
+        if not (wire.closed or self._closing) and self._detector.is_up(name):
+            self._handle_frames(wire, name, wire.take_waiting())
 
     def _on_call(self, wire: PeerSocket, frames: list[tuple[int, bytes]]) -> None:
         if len(frames) != 1 or wire.link.peer is None or wire.asked:

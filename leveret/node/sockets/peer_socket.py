@@ -105,6 +105,7 @@ class PeerSocket(asyncio.Protocol):
         "transport",
         "writable",
         "dirty",  # the owner will flush it
+        "waiting",  # frames that have come, and are handled in a later pass of the loop
         "asked",  # it is a call, and the question has come
         "closed",  # by us or by the other end: nothing that still comes from it counts
         "failure",  # why, for people
@@ -121,6 +122,7 @@ class PeerSocket(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.writable = True
         self.dirty = False
+        self.waiting: list[tuple[int, bytes]] = []
         self.asked = False
         self.closed = False
         self.failure = ""
@@ -163,6 +165,19 @@ class PeerSocket(asyncio.Protocol):
             self.failure = CLOSED if error is None else f"the connection was lost: {error}"
         self.owner.on_closed(self)
         self.closed = True
+
+    def hold(self, frames: list[tuple[int, bytes]]) -> None:
+        """Keeps frames for later, and reads nothing more until they are taken."""
+        assert self.transport is not None and not self.waiting
+        self.waiting = frames
+        self.transport.pause_reading()
+
+    def take_waiting(self) -> list[tuple[int, bytes]]:
+        """Returns the frames that were kept, and reads on."""
+        frames, self.waiting = self.waiting, []
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+        return frames
 
     def pause_writing(self) -> None:
         self.writable = False

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.replication.frame_codec import BadFrame, Packer, Unpacker
+from leveret.replication.frame_codec import PAYLOAD_ITEMS, BadFrame, Packer, Unpacker
 from leveret.replication.ring_frames import (
     Attach,
     Blocks,
@@ -205,3 +205,12 @@ def test_unknown_kinds_and_heads() -> None:
     for data in (bytes(14), b"\x00" * 8 + b"\xff\x00" + bytes(4), b"\x00" * 8 + b"\x05\x02" + bytes(4)):
         with pytest.raises(BadFrame):
             Unpacker().feed(data)
+
+
+def test_a_payload_has_so_many_items_that_it_is_handled_soon() -> None:
+    packer, unpacker = Packer(), Unpacker()
+    for group in range(2 * PAYLOAD_ITEMS + 1):
+        packer.add(group, Leave(3))
+    payloads = [b"".join(parts) for parts in packer.take()]
+    counts = [len(unpacker.feed(payload)) for payload in payloads]
+    assert counts == [PAYLOAD_ITEMS, PAYLOAD_ITEMS, 1]

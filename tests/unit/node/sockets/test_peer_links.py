@@ -9,6 +9,7 @@ import socket
 import struct
 import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,29 @@ async def test_order_and_bytes_of_many_frames(cluster: Cluster) -> None:
         assert a.peers.send("b", KIND + number % 3, payload)
     await b.until(lambda: len(b.frames) == 300)
     assert b.frames == [("a", KIND + number % 3, payload) for number, payload in enumerate(payloads)]
+
+
+async def test_frames_that_take_long_leave_room_for_others(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is handled in each pass of the loop here; so they stay in order, and a peer that closes loses none."""
+    monkeypatch.setattr(peer_links, "FRAMES_S_MAX", 0.0)
+    monkeypatch.setattr(peer_links, "CLOSE_S", DEADLINE_S)
+    a, b = await cluster.pair()
+    seen: list[int] = []
+
+    def look() -> None:
+        seen.append(len(b.frames))
+        if len(b.frames) < 200:
+            asyncio.get_running_loop().call_soon(look)
+
+    look()
+    for number in range(200):
+        a.peers.send("b", KIND, b"%d" % number)
+    await a.peers.close()
+    await b.until_down("a")
+    assert [payload for _, _, payload in b.frames] == [b"%d" % number for number in range(200)]
+    assert max(after - before for before, after in pairwise(seen)) <= 2
 
 
 async def test_largest_frame(cluster: Cluster) -> None:
