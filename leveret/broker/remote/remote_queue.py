@@ -77,8 +77,8 @@ class RemoteQueue:
     """A queue of another node. Has the methods of `Queue` that channels and the broker's turn use."""
 
     __slots__ = (
-        "applied_rules", "broker", "deleted", "detached_queue", "is_hopeless", "is_late", "is_moving", "parked",
-        "policy_version", "spec", "spool", "subscriptions", "successor", "waiting", "waiting_consumers",
+        "applied_rules", "broker", "deleted", "detached_queue", "is_hopeless", "is_late", "is_moving", "is_used",
+        "parked", "policy_version", "spec", "spool", "subscriptions", "successor", "waiting", "waiting_consumers",
     )  # fmt: skip
 
     is_local: Literal[False] = False
@@ -93,6 +93,7 @@ class RemoteQueue:
         self.parked: list[Parked] | None = None
         self.waiting: list[Callable[[AnyQueue], None]] = []
         self.is_moving = False
+        self.is_used = False  # Something was sent to its home.
         # The queue itself if it has moved to this node; or the object that stands for it since it moved on from here.
         self.successor: AnyQueue | None = None
         # While a mirrored queue has no master: consumers for the next one, with the callbacks of those not begun.
@@ -271,7 +272,7 @@ class RemoteQueue:
             if pending is not None:
                 pending.mark_refused()
             return False
-        self.is_hopeless = False
+        self.is_hopeless, self.is_used = False, True
         client_end.publish(self, contents, keys, kind, size, pending)
         return client_end.is_crowded() or self.broker.outboxes.is_crowded(self.spec.id)
 
@@ -288,7 +289,7 @@ class RemoteQueue:
         if client_end is None:
             pending.mark_refused(DOUBTED)
             return False
-        self.is_hopeless = False
+        self.is_hopeless, self.is_used = False, True
         client_end.publish_from(self, origin, contents, keys, kind, size, pending)
         return client_end.is_crowded()
 
@@ -483,7 +484,7 @@ class RemoteQueue:
         if client_end is None:
             then(unreachable(self.spec))
         else:
-            self.is_hopeless = False
+            self.is_hopeless, self.is_used = False, True
             client_end.ask(self, what, arguments, then, again)
 
     # -- Moving --------------------------------------------------------------------------------------------------
@@ -492,7 +493,8 @@ class RemoteQueue:
         """The queue has another home. What was published through the old one must arrive before later publishes, so a
         question is sent after it; its answer, which comes through the old home from the new one, says that all of it
         has arrived. The queue may move on before that. Then the first answer counts: that of the first node may wait
-        for this very one."""
+        for this very one. Nothing is asked if nothing was sent: when a node starts, thousands of queues have another
+        home."""
         old_client_end, subscriptions = self.client_end, list(self.subscriptions.values())
         if old_client_end is not None:
             for subscription in subscriptions:
@@ -502,7 +504,7 @@ class RemoteQueue:
         self.broker.suspended.pop(self, None)
 
         def on_answer(answer: bytes | Refusal) -> None:
-            self.is_moving = False
+            self.is_moving = self.is_used = False
             self.step_aside()
             self.resume()
 
@@ -514,7 +516,7 @@ class RemoteQueue:
             waiting, subscription.then = subscription.then, None
             if not subscription.ends:
                 self.waiting_consumers[subscription.consumer] = waiting  # Unless its client cancels it before that.
-        if old_client_end is None:
+        if old_client_end is None or not self.is_used:
             on_answer(b"")
         else:
             old_client_end.ask(self, w.STATUS, b"", on_answer)
