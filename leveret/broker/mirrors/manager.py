@@ -352,8 +352,9 @@ class MirrorManager:
     def _start_marks(self, number: int, epoch: int, tail: tuple[Block, ...]) -> dict[bytes, bytes]:
         """Returns what the first block of this node as master says of the epoch before."""
         assert self.store is not None
-        if not epoch or self.queue_of(number) is not None:
-            return {}  # It is new, or was not mirrored: see `_started`.
+        queue = self.queue_of(number)  # Also that of its own last epoch, of which no `Stopped` has told yet.
+        if not epoch or (queue is not None and queue.mirror is None):
+            return {}  # The queue is new, or was not mirrored before.
         stored = self.store.stored(number)
         through = max([stored.next_seq - 1, *map(last_message, tail)])
         return former_epoch_mark(stored_marks(stored, tail), epoch, through, self.broker.wall_ms)

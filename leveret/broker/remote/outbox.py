@@ -504,9 +504,9 @@ def epoch_producer(epoch: int) -> bytes:
 
 def former_epoch_mark(table: Mapping[bytes, bytes], epoch: int, through: int, wall_ms: int) -> dict[bytes, bytes]:
     """For the first block of a new master: the mark that it has all messages up to here of the epoch before, and no
-    others. Empty: there was none, or the table is full."""
+    others. Empty: the queue never had a message, so that idle queues have no marks; or the table is full."""
     name, entry = PREFIX + epoch_producer(epoch), ENTRY.pack(through, wall_ms)
-    return {name: entry} if epoch and fits(table, name, entry) else {}
+    return {name: entry} if through and fits(table, name, entry) else {}
 
 
 def note_former_epoch(queue: LocalQueue) -> None:

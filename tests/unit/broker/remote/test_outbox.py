@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -525,6 +526,29 @@ def test_a_master_that_dies_at_once_leaves_to_the_next_what_it_knew_of_the_epoch
         look(rings)
     assert acked(client) == 2
     assert rings[third].queue("q").ready_count == 2
+
+
+def start_marks(rings: Rings, at: str) -> dict[bytes, int]:
+    """What the last block says that it has of former epochs."""
+    tail = rings.mirror(at).member.tail
+    (block,) = tail.upto(tail.end, tail.end)
+    return {key: ENTRY.unpack(value)[0] for key, value in block.marks.items()}
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_master_whose_next_epoch_is_its_own_again_notes_the_one_before(count: int) -> None:
+    """It was told of no view between the two. A queue that never had a message needs no mark."""
+    rings = Rings()
+    client, mirrors = publisher(rings, "a"), rings["a"].broker.mirrors
+    for _ in range(count):
+        client.publish("q", b"1", delivery_mode=2)
+    spec = rings["a"].metadata.queues["/", "q"]
+    assert spec.view is not None
+    view = spec.view._replace(version=spec.view.version + 2, epoch=3)
+    mirrors.on_view(replace(spec, view=view), born=False)
+    queue = rings.mirror("a").queue
+    assert queue is not None and queue.epoch == 3
+    assert start_marks(rings, "a") == ({b"producer:epoch 1": 2} if count else {})
 
 
 def test_a_client_of_a_third_node_is_confirmed_by_the_next_master() -> None:
