@@ -42,6 +42,12 @@ def test_of_partitions_too() -> None:
     run(Plan(980066, 4, STEPS, (), 0, mirrored=True, strategies=True))
 
 
+def test_of_spools_too() -> None:
+    """A master died before its first block, and the next one took again what had been in doubt before both."""
+    run(Plan(831000106, 2, 120, mirrored=True, spooled=True, strategies=True, rebalanced=True, drained=True,
+             witnessed=True))  # fmt: skip
+
+
 def test_of_queues_that_move_too() -> None:
     """What had waited for room at a client's node came back unseen, and said that it had been returned."""
     run(Plan(114, 3, 40, mirrored=True, featured=True, special=True, rebalanced=True, ailing=True))
