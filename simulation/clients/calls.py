@@ -13,7 +13,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from simulation.amqp import protocol as p
-from simulation.clients.session import CONNECTION_CODES, Channel, Session
+from simulation.clients.session import Channel, Session
 from simulation.features.broker_features import TIGHT
 
 if TYPE_CHECKING:
@@ -160,9 +160,7 @@ class TightSession(Session):
         if name == "connection.tune":
             self.write(p.method(0, "connection.tune-ok", arguments[0], p.FRAME_MAX, 10))
             self.write(p.method(0, "connection.open", self.vhost, "", False))
-        elif name == "connection.close" and arguments[0] not in CONNECTION_CODES:
-            if arguments[0] != NOT_ALLOWED or "limit" not in arguments[1]:
-                self.fail(f"the broker closed the connection: {arguments[0]} {arguments[1]}")
+        elif name == "connection.close" and arguments[0] == NOT_ALLOWED and "limit" in arguments[1]:
             self.refused = True
             self.write(p.method(0, "connection.close-ok"))
             self.transport.close()
