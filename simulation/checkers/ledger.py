@@ -74,6 +74,7 @@ class Message:
     deliveries: list[Delivery] = field(default_factory=list)
     extras: Extras = NO_EXTRAS
     rejected: bool = False  # A client rejected it, and its queue dead-letters.
+    node: str = ""  # The node that its client is connected to; "" if it may be published at several.
 
     def __str__(self) -> str:
         return f"message {self.number} of {self.queue}"
@@ -115,6 +116,7 @@ class Ledger:
         self.downs: dict[tuple[str, str], list[float]] = {}  # When a link went down, by its two nodes in order.
         self.noticed: dict[str, list[float]] = {}  # When a node noticed that, by the node.
         self.minorities: dict[str, list[float]] = {}  # When a node was seen to have lost the majority.
+        self.alarms: dict[str, list[list[float]]] = {}  # By node: periods in which it takes no publishes.
         self.seen: dict[tuple[str, str], int] = {}  # The last number of a stream that a consumer got.
         self.spooled: dict[int, float] = {}  # Spooled messages, and when each was first sent on (inf: not yet).
         self.under_way: dict[int, float] = {}  # When a spooled message was last seen in flight.
@@ -151,6 +153,21 @@ class Ledger:
 
     def on_link_down(self, a: str, b: str, at: float) -> None:
         self.downs.setdefault((min(a, b), max(a, b)), []).append(at)
+
+    def on_alarm(self, node: str, is_set: bool) -> None:
+        """A node was seen with or without an alarm."""
+        spans = self.alarms.setdefault(node, [])
+        is_open = bool(spans) and spans[-1][1] == float("inf")
+        if is_set and not is_open:
+            spans.append([self.clock(), float("inf")])
+        elif is_open and not is_set:
+            spans[-1][1] = self.clock()
+
+    def taken_at(self, message: Message) -> float:
+        """Returns the time before which no node has taken the message from its client: a publish that comes during an
+        alarm waits until the alarm is over."""
+        spans = self.alarms.get(message.node, ())
+        return max([message.published_at, *(end for start, end in spans if start <= message.published_at < end)])
 
     def may_be_missing(self, queue: str, inaccessible: bool) -> bool:
         """Returns whether a node may answer that it does not know the queue, or that the queue's node is down."""
@@ -207,9 +224,9 @@ class Ledger:
         if not self.is_disturbed():
             self.fail(f"{session} has lost its connection to {node} without any reason: {why}")
 
-    def on_published(self, queue: str, stream: str, persistent: bool, at: float) -> Message:
+    def on_published(self, queue: str, stream: str, persistent: bool, at: float, node: str = "") -> Message:
         number = len(self.messages) + 1
-        message = self.messages[number] = Message(number, queue, stream, persistent, at)
+        message = self.messages[number] = Message(number, queue, stream, persistent, at, node=node)
         self.queue(queue)
         return message
 
@@ -240,10 +257,10 @@ class Ledger:
             self.apart.on_kept(message, delivery, at, is_only_here)
 
     def is_only_here(self, message: Message, delivery: Delivery) -> bool:
-        """Returns whether only the node that delivered a message ever had it: it was published there after the node had
-        lost the other one, and is in a spool."""
+        """Returns whether only the node that delivered a message ever had it: the node took it after it had lost the
+        other one, and it is in a spool."""
         was_kept = self.spooled.get(message.number, 0.0) >= delivery.written_at
-        return was_kept and message.published_at > self._lost_at(delivery)
+        return was_kept and self.taken_at(message) > self._lost_at(delivery)
 
     def _may_be_unmarked(self, message: Message, delivery: Delivery) -> bool:
         """Returns whether a node that serves by itself may deliver a message without a mark. A master without a
@@ -251,7 +268,7 @@ class Ledger:
         minorities = [at for at in self.minorities.get(delivery.node, ()) if at <= delivery.written_at]
         lost_at = min(self._lost_at(delivery), max(minorities, default=float("inf")))
         was_kept = self.spooled.get(message.number, 0.0) >= delivery.written_at
-        return was_kept and message.published_at > lost_at - SEEN_S
+        return was_kept and self.taken_at(message) > lost_at - SEEN_S
 
     def was_heard(self, message: Message, delivery: Delivery, at: float) -> bool:
         """Returns whether the broker certainly received an acknowledgement, since a later publish was confirmed."""
@@ -396,18 +413,24 @@ class Ledger:
             twice = sorted({number for number in numbers if numbers.count(number) > 1})
             if not all(self.may_be_twice(queue, number) for number in twice):
                 self.fail(f"twice in {queue}: {twice}")
-        last: dict[str, int] = {}
+        before: dict[str, list[Message]] = {}
         for number in numbers:
             message = self.message_of(queue, number)
             if message is None:
                 self.fail(f"in {queue} there is a message that nobody published: {number}")
                 continue
             lane = self.lane(message)
-            if lane is not None and number < last.get(lane, 0):
-                self.fail(f"{message} is in {queue} behind message {last[lane]}, which was published later")
-            last[lane or ""] = number
+            if lane is not None:
+                for other in before.setdefault(lane, []):
+                    if number < other.number and not self.may_be_behind(message, other):
+                        self.fail(f"{message} is in {queue} behind message {other.number}, which was published later")
+                before[lane].append(message)
             if message.settled_at is not None and not facts.lost and not self.may_come_back(message, self.clock()):
                 self.fail(f"{message} is still there, though its acknowledgement was synced")
+
+    def may_be_behind(self, message: Message, other: Message) -> bool:
+        """Returns whether a message may come out of its queue after one that was published later."""
+        return False
 
     def takes_turns(self, queue: str) -> bool:
         """Returns whether consumers may have to wait for another one to end."""

@@ -66,6 +66,7 @@ class Detaching:
         if self.majorities.get(machine.name, True) and not has_majority:
             self.world.ledger.minorities.setdefault(machine.name, []).append(now)
         self.majorities[machine.name] = has_majority
+        self.world.ledger.on_alarm(machine.name, detachment.broker.alarm is not None)
         if not detachment.queues and not self.records:
             return
         found = {one.spec.name: one for one in detachment.queues.values()}

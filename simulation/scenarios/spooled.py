@@ -11,23 +11,28 @@ take until the others know (`checkers.room_checker`).
 
 The ledger demands in every run that nothing is lost or duplicated and that everything is in order. Here all spools must
 also be empty when everything is healed.
+
+There is one tap: what is added to spools. A node that is short of memory has a message on disk only by the end of the
+pass in which it came, so whoever looks at spools then does not see which one it is.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from leveret.broker.delivery.batch import Span
+from leveret.broker.remote.store_and_forward import Spool
 from simulation.amqp.contents import number_of
 from simulation.checkers.room_checker import RoomChecker
 from simulation.clients.client import Step
 from simulation.core.machine import DISK_RESERVE
 
 if TYPE_CHECKING:
+    from leveret.broker.broker import AnyQueue
+    from leveret.broker.delivery.confirms import Pending
     from leveret.broker.remote.spool_registry import SpoolRegistry
-    from leveret.broker.remote.store_and_forward import Spool
     from simulation.core.machine import Machine
     from simulation.world import World
 
@@ -77,6 +82,19 @@ def draw_tightening(rng: random.Random) -> dict[str, Any]:
     }
 
 
+class TappedSpool(Spool):
+    """A spool that tells what is added to it. A spool becomes one: its own attributes are fixed."""
+
+    __slots__ = ()
+    taps: ClassVar[dict[int, Callable[[int, list[bytes]], None]]] = {}  # By the identity of the spool.
+
+    def enqueue(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
+        first = self.next_seq
+        slow = super().enqueue(contents, keys, kind, size, pending)
+        self.taps[id(self)](first, contents[: self.next_seq - first])
+        return slow
+
+
 class Spooling:
     """Causes faults while spools are sent on, and tells the ledger what is in them."""
 
@@ -85,7 +103,7 @@ class Spooling:
         self.spooled: dict[tuple[str, int, int], int] = {}  # Messages sent on, by node, life and queue.
         self.kept: dict[bytes, deque[tuple[int, int]]] = {}  # By name of a spool: its numbers, and those of messages.
         self.sending: dict[bytes, deque[tuple[int, int]]] = {}  # The same, for messages in flight.
-        self.last_kept: dict[bytes, int] = {}
+        self.tapped: dict[str, SpoolRegistry] = {}  # By node.
         self.ambushes: list[dict[str, Any]] = []
         self.tightenings: list[tuple[float, float]] = []
         self.tight: dict[str, Machine] = {}
@@ -95,6 +113,9 @@ class Spooling:
         self.ambushes.append({"how": how, "delay": delay, "seconds": seconds})
 
     def observe_spools(self, machine: Machine, spools: SpoolRegistry) -> None:
+        if self.tapped.get(machine.name) is not spools:
+            self.tapped[machine.name] = spools
+            self._tap_all(spools)
         for spool in spools.by_target.values():
             self._follow(spool)
             self.spooled[machine.name, machine.lives, spool.target] = spool.sent
@@ -106,21 +127,35 @@ class Spooling:
             if spools.heals and receiver is not machine:
                 self._check_room(machine, spools, receiver)
 
+    def _tap_all(self, spools: SpoolRegistry) -> None:
+        """Taps the spools that a node has and those that it will make."""
+        make = spools._make
+
+        def tapped_make(queue: AnyQueue) -> Spool:
+            spool = make(queue)
+            self._tap(spool)
+            return spool
+
+        spools._make = tapped_make  # type: ignore[method-assign]
+        for spool in spools.by_target.values():
+            self._tap(spool)
+
+    def _tap(self, spool: Spool) -> None:
+        """Has the ledger told what is spooled, before any client is confirmed."""
+
+        def tap(first: int, contents: list[bytes]) -> None:
+            kept = self.kept.setdefault(spool.name, deque())
+            for seq, content in enumerate(contents, first):
+                number = number_of(content)
+                self.world.ledger.on_spooled(number)
+                kept.append((seq, number))
+
+        TappedSpool.taps[id(spool)] = tap
+        spool.__class__ = TappedSpool
+
     def _follow(self, spool: Spool) -> None:
-        """Tells the ledger what is spooled, before any client is confirmed, and what is sent on."""
-        kept, last = self.kept.setdefault(spool.name, deque()), self.last_kept.get(spool.name, 0)
-        new: list[tuple[int, int]] = []
-        for span in reversed(spool.ready):
-            if span.last <= last:
-                break
-            if isinstance(span, Span):  # What is not in memory has been seen before.
-                batch = span.batch
-                numbers = [(batch.first + at, number_of(batch.contents[at])) for at in range(span.lo, span.hi)]
-                new[:0] = [one for one in numbers if one[0] > last]
-        for seq, number in new:
-            self.world.ledger.on_spooled(number)
-            self.last_kept[spool.name] = seq
-        kept += new
+        """Tells the ledger what is sent on."""
+        kept = self.kept.setdefault(spool.name, deque())
         delivery = spool.delivery
         here = [*(one.rest.first for one in delivery.lent.values()), delivery.aside.first]
         fronts = [spool.ready[0].first if spool.ready else spool.next_seq, *(one for one in here if one is not None)]

@@ -170,6 +170,28 @@ def test_a_link_that_was_lost_before_a_message_was_sent_on_excuses_nothing(story
     assert story.ledger.late == 0 and "which was published later" in story.failures[0]
 
 
+@pytest.mark.parametrize(
+    ("node", "published_at", "over_at", "is_excused"),
+    [
+        pytest.param("n2", 2.0, 5.0, True, id="the alarm was over when the other node was lost"),
+        pytest.param("n2", 2.0, 4.0, False, id="the alarm was over before"),
+        pytest.param("n2", 0.5, 5.0, False, id="the message was published before the alarm"),
+        pytest.param("n1", 2.0, 5.0, False, id="the message was published at the other node"),
+    ],
+)
+def test_what_a_blocked_connection_held_was_at_no_other_node(
+    story: Story, node: str, published_at: float, over_at: float, is_excused: bool
+) -> None:
+    for story.now, is_set in ((1.0, True), (over_at, False)):
+        story.ledger.on_alarm("n2", is_set)
+    (number,) = story.publish(node=node, published_at=published_at)
+    story.ledger.on_spooled(number)
+    story.ledger.on_link_lost("n2", "n1", 5.0)
+    story.ledger.apart.on_serving("n2", "q", True, 6.0)
+    story.deliver(number, 7.0, node="n2")
+    assert story.failures == ([] if is_excused else ["message 1 of q came from the copy of n2 without a mark"])
+
+
 def test_a_connection_is_lost(story: Story) -> None:
     story.ledger.on_disturbed(10.0)
     story.now = 9

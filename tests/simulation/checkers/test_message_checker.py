@@ -164,3 +164,47 @@ def test_contents() -> None:
     assert entry("x", True) == b"\x01xt\x01" and entry("x", "y") == b"\x01xS\x00\x00\x00\x01y"
     with pytest.raises(ValueError, match="more than its flags say"):
         properties(payload + b"?")
+
+
+BEHIND = "is in d0 behind message"
+
+
+@pytest.mark.parametrize(
+    ("features", "order", "crashes", "failures"),
+    [
+        pytest.param({"max_length": 2}, (4, 1, 2, 3), True, [], id="they were pushed out, and are back"),
+        pytest.param({"max_length": 2}, (4, 2, 1, 3), True, [f"1 of d0 {BEHIND} 2"], id="in another order"),
+        pytest.param({"max_length": 5}, (4, 1, 2, 3), True, [f"{one} of d0 {BEHIND} 4" for one in (1, 2, 3)],
+                     id="nothing had pushed them out"),
+        pytest.param({"max_length": 2}, (4, 1, 2, 3), False,
+                     [*(f"{one} of d0 {BEHIND} 4" for one in (1, 2, 3)), "4 messages are in d0"],
+                     id="nothing had put them back"),
+        pytest.param({"max_length": 3, "overflow": "reject-publish"}, (4, 1, 2, 3), True,
+                     [f"{one} of d0 {BEHIND} 4" for one in (1, 2, 3)], id="that queue pushes nothing out"),
+    ],
+)  # fmt: skip
+def test_what_was_pushed_out_may_come_back_behind_later_messages(
+    features: dict[str, Any], order: tuple[int, ...], crashes: bool, failures: list[str]
+) -> None:
+    story = Story(**features)
+    messages = {message.number: message for message in story.publish(4)}
+    first, *others = order
+    story.deliver(messages[first], 20.0)
+    if crashes:
+        story.ledger.on_crashed("n1", 21.0)
+    story.now = 22.0
+    for number in others:
+        story.ledger.on_delivered(Delivery("d0", number, "c", "n1", True, 22.0))
+    story.end([messages[number] for number in order], [])
+    assert len(story.failures) == len(failures)
+    assert all(wanted in said for wanted, said in zip(failures, story.failures, strict=True)), story.failures
+
+
+def test_a_crash_before_the_end_excuses_no_message_above_the_limit() -> None:
+    story = Story(max_length=2)
+    messages = story.publish(3)
+    story.ledger.on_crashed("n1", 15.0)
+    for message in messages:
+        story.deliver(message, 20.0)
+    story.end(messages, [])
+    assert story.failures == ["3 messages are in d0, whose limit is 2"]
