@@ -21,7 +21,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.remote.store_and_forward import Spool
 from simulation.amqp.contents import number_of
@@ -82,17 +82,25 @@ def draw_tightening(rng: random.Random) -> dict[str, Any]:
     }
 
 
-class TappedSpool(Spool):
-    """A spool that tells what is added to it. A spool becomes one: its own attributes are fixed."""
+Tap = Callable[[int, list[bytes]], None]
 
-    __slots__ = ()
-    taps: ClassVar[dict[int, Callable[[int, list[bytes]], None]]] = {}  # By the identity of the spool.
 
-    def enqueue(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
-        first = self.next_seq
-        slow = super().enqueue(contents, keys, kind, size, pending)
-        self.taps[id(self)](first, contents[: self.next_seq - first])
-        return slow
+def tapped_spool(taps: dict[int, Tap]) -> type[Spool]:
+    """Returns a class of spools that tell what is added to them, each to the tap of its identity. A spool becomes one,
+    because its own attributes are fixed. Each world has a class of its own, and so lets go of its spools."""
+
+    class TappedSpool(Spool):
+        __slots__ = ()
+
+        def enqueue(
+            self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None
+        ) -> bool:
+            first = self.next_seq
+            slow = super().enqueue(contents, keys, kind, size, pending)
+            taps[id(self)](first, contents[: self.next_seq - first])
+            return slow
+
+    return TappedSpool
 
 
 class Spooling:
@@ -104,6 +112,8 @@ class Spooling:
         self.kept: dict[bytes, deque[tuple[int, int]]] = {}  # By name of a spool: its numbers, and those of messages.
         self.sending: dict[bytes, deque[tuple[int, int]]] = {}  # The same, for messages in flight.
         self.tapped: dict[str, SpoolRegistry] = {}  # By node.
+        self.taps: dict[int, Tap] = {}
+        self.tapped_spool = tapped_spool(self.taps)
         self.ambushes: list[dict[str, Any]] = []
         self.tightenings: list[tuple[float, float]] = []
         self.tight: dict[str, Machine] = {}
@@ -150,8 +160,8 @@ class Spooling:
                 self.world.ledger.on_spooled(number)
                 kept.append((seq, number))
 
-        TappedSpool.taps[id(spool)] = tap
-        spool.__class__ = TappedSpool
+        self.taps[id(spool)] = tap
+        spool.__class__ = self.tapped_spool
 
     def _follow(self, spool: Spool) -> None:
         """Tells the ledger what is sent on."""

@@ -31,7 +31,7 @@ def test_a_summary_of_a_few_runs() -> None:
 
 def test_a_run_leaves_nothing_behind() -> None:
     """Otherwise thousands of runs would fill the memory."""
-    world, failure = play(Plan(7, 3, 15, mirrored=True))
+    world, failure = play(Plan(7, 3, 15, mirrored=True, spooled=True))
     ended = weakref.ref(world)
     del world
     gc.collect()
