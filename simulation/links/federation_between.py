@@ -68,7 +68,7 @@ from leveret.protocol.received_from import (
 )
 from leveret.protocol.tables import Field, Table
 from simulation.amqp.contents import number_of
-from simulation.links.linked import FAR, KEYS, NEAR, Insider, Place, Source
+from simulation.links.linked import FAR, KEYS, NEAR, QUIET_S, Insider, Place, Source
 from simulation.links.two_clusters import TwoClusters
 from simulation.world import START_S
 
@@ -425,7 +425,8 @@ class FederationBetween(TwoClusters):
             self.fail_now(f"nobody leads {place}")
             return
         self._keep(found[0], place, 0)
-        self.must(START_S, lambda: not self.left_in(upstream), lambda: self.left_in(upstream))
+        # A link with a prefetch of 1 makes its way to and fro for each of them.
+        self.must(QUIET_S, lambda: not self.left_in(upstream), lambda: self.left_in(upstream))
         self.run_for(1.0)
 
 
