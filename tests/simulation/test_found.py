@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.plan import STEPS, Plan
+from simulation.plan import STEPS, Plan, from_ranges
 from simulation.world import run
 
 
@@ -51,6 +51,12 @@ def test_of_spools_too() -> None:
 def test_of_queues_that_move_too() -> None:
     """What had waited for room at a client's node came back unseen, and said that it had been returned."""
     run(Plan(114, 3, 40, mirrored=True, featured=True, special=True, rebalanced=True, ailing=True))
+
+
+def test_of_queues_with_priorities_that_move_too() -> None:
+    """Messages were unacknowledged for ever: the new master had sorted some of them before it heard which are out."""
+    run(Plan(862000158, 2, 120, from_ranges("1-34,36-106,108-113,115-120"), 1, mirrored=True, featured=True,
+             spooled=True, rebalanced=True, ailing=True, drained=True, witnessed=True))  # fmt: skip
 
 
 def test_of_a_cluster_without_mirrors_too() -> None:

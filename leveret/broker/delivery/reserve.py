@@ -19,12 +19,19 @@ Piece = tuple[Batch, int, int]  # A batch, and which part of it: from the first 
 
 
 def reserve(queue: Queue, ranges: list[tuple[int, int]]) -> list[Piece]:
-    """Take messages with these numbers, ascending, from those that wait. What is with somebody already is not there."""
+    """Take messages with these numbers, ascending, from those that wait. What is with somebody already is not there.
+    The pieces are ascending, too, whatever the priorities of messages are."""
     taken: list[Piece] = []
     for row in rows_of(queue.ready):
         taken += _reserve_from(queue, row, deque(ranges))
+    taken.sort(key=_first_of)
     queue.on_reserved(sum(hi - lo for _, lo, hi in taken))
     return taken
+
+
+def _first_of(piece: Piece) -> int:
+    batch, lo, _ = piece
+    return batch.first + lo
 
 
 def _reserve_from(queue: Queue, row: deque[Span | Gap], wanted: deque[tuple[int, int]]) -> list[Piece]:

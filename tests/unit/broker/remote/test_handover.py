@@ -14,6 +14,7 @@ from leveret.broker.queue.queue import Queue
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.refusals import Refusal
 from leveret.protocol import methods as m
+from leveret.protocol.tables import table_from_python
 from tests.support.machines import Client, World
 from tests.support.mirrored_brokers import NAMES, Rings
 from tests.support.remote import confirming, delivered, depth, types
@@ -407,6 +408,19 @@ def test_reserve(ranges: Any, taken: Any, left: Any) -> None:
     assert all(isinstance(entry, Span | Gap) for entry in queue.ready)
     firsts = [entry.first for entry in queue.ready]
     assert firsts == sorted(firsts)
+
+
+def test_what_is_reserved_of_a_priority_queue_is_in_the_order_of_numbers() -> None:
+    """They are found by priority, and what becomes of them is told, and looked up, by their numbers."""
+    world = World()
+    client = world.client()
+    client.declare("q", durable=True, arguments=table_from_python({"x-max-priority": 5}))
+    for priority in (1, 5, 2, 5, 1, 3):
+        client.publish("q", b"x", priority=priority, **PERSISTENT)
+    queue: Queue = world.queue("q")
+    numbers = [batch.first + at for batch, lo, hi in reserve(queue, [(1, 4), (6, 6)]) for at in range(lo, hi)]
+    assert numbers == [1, 2, 3, 4, 6]
+    assert (queue.ready_count, queue.unacked_count) == (1, 5)
 
 
 def test_a_former_master_that_learns_nothing_is_not_waited_for_long(rings: Rings) -> None:
