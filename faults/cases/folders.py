@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,8 +30,8 @@ def _files(node: Node) -> list[Path]:
 
 
 def kind_of(file: Path, root: Path) -> str:
-    """Returns the kind of a file: its name without numbers."""
-    return "".join(letter for letter in str(file.relative_to(root)) if not letter.isdigit())
+    """Returns the kind of a file: its name without numbers, and without the hashes in names of RabbitMQ's folders."""
+    return re.sub(r"[0-9A-Z]{20,}|\d", "", str(file.relative_to(root)))
 
 
 def start_or_recover(run: Run, node: Node) -> None:

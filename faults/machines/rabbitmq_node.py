@@ -18,7 +18,7 @@ RABBITMQ_START_S = 300.0  # Its virtual machine takes minutes on a machine that 
 COOKIE = "FAULTS"
 GREETING_S = 3.0
 USUAL_SHARE = "0.4"  # Of memory.
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")  # For programs with threads.
 LINK_STATES = (
     "[proplists:get_value(status, Link) || Node <- [node() | nodes()],"
     " Link <- rpc:call(Node, rabbit_federation_status, status, [])]."
@@ -61,15 +61,20 @@ class RabbitmqNode(Node):
         return [found]
 
     def environment(self) -> dict[str, str]:
-        folder = self.folder
         false_clock = {
             "LD_PRELOAD": str(FAKETIME),
             "FAKETIME_TIMESTAMP_FILE": str(self.clock_file),
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
-        return (false_clock if self.has_false_clock else {}) | {
+        return self._settings() | (false_clock if self.has_false_clock else {})
+
+    def _settings(self) -> dict[str, str]:
+        """Returns what rabbitmqctl needs as well, whose clock is right."""
+        folder = self.folder
+        return {
             "HOME": str(folder),
+            "RUNNING_UNDER_SYSTEMD": "true",  # So that the process is the virtual machine, and no shell before it.
             "RABBITMQ_USE_LONGNAME": "true",
             "RABBITMQ_NODENAME": self.name,
             "RABBITMQ_NODE_IP_ADDRESS": self.host,
@@ -78,7 +83,7 @@ class RabbitmqNode(Node):
             "RABBITMQ_MNESIA_BASE": str(self.data),
             "RABBITMQ_LOG_BASE": str(folder / "log"),
             "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
-            "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),  # Without its ending it is not read.
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
             "RABBITMQ_PID_FILE": str(folder / "pid"),
         }
@@ -94,7 +99,7 @@ class RabbitmqNode(Node):
 
     def control(self, *words: str) -> str:
         """Raises NodeError."""
-        environment, options = plain_environment() | self.environment(), ("--longnames", "--node", self.name)
+        environment, options = plain_environment() | self._settings(), ("--longnames", "--node", self.name)
         try:
             return control(words, environment, CONTROL_S, options, launcher=("ip", "netns", "exec", self.space))
         except ControlError as error:
