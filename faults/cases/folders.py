@@ -177,7 +177,10 @@ def _gone(run: Run) -> None:
         try:
             node.spawn()
             node.await_ready(30.0)
-            run.noticed.append(f"{node.name} was admitted as the one it had been, with nothing of what it knew")
+            admitted = f"{node.name} was admitted as the one it had been, with nothing of what it knew"
+            run.note(f"  {admitted}")
+            if isinstance(node, LeveretNode):  # RabbitMQ does not promise otherwise.
+                run.noticed.append(admitted)
         except NodeError:
             run.note(f"  {node.name} is not admitted under its old name")
         _join_again(run, node)

@@ -37,7 +37,8 @@ class RabbitmqNode(Node):
         self.founder = founder
         self.epmd: subprocess.Popen[bytes] | None = None
         self.config = config
-        (folder / "advanced.config").write_text("[{kernel, [{net_ticktime, 4}]}].\n")
+        advanced = f'[{{kernel, [{{net_ticktime, 4}}]}}, {{mnesia, [{{core_dir, "{folder}"}}]}}].\n'
+        (folder / "advanced.config").write_text(advanced)
         (folder / "enabled_plugins").write_text(f"[{','.join(plugins)}].\n")
         cookie = folder / ".erlang.cookie"
         cookie.write_text(COOKIE)
