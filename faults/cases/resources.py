@@ -8,7 +8,7 @@ from faults.cases.case import Case
 from faults.cases.run import Run
 
 HOUR = 3600
-CLIENTS = 120
+MORE_CLIENTS = 100  # Than there are descriptors for.
 LOW_BYTES = 1 << 20
 
 
@@ -38,10 +38,10 @@ def _descriptors(run: Run) -> None:
     """Clients come until there are no more descriptors. Those that were there go on."""
     node = run.master()
     with run.fault(f"{node.name} has no descriptors left"):
-        before = node.limit_descriptors(node.open_descriptors() + 20)
+        before = node.limit_descriptors(node.open_descriptors() + node.spare_descriptors)
         crowd: list[socket.socket] = []
         try:
-            for _ in range(CLIENTS):
+            for _ in range(node.spare_descriptors + MORE_CLIENTS):
                 client = socket.socket()
                 client.settimeout(1.0)
                 crowd.append(client)

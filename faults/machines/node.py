@@ -65,6 +65,7 @@ class Node(ABC):
 
     launch = staticmethod(launch)  # Tests have a quicker one.
     port = AMQP_PORT
+    spare_descriptors = 20  # That it is left when clients are to use them up.
     founder: str  # The host of the node that it joins when its folder is empty; its own if it joins none.
 
     def __init__(self, number: int, host: str, space: str, folder: Path) -> None:

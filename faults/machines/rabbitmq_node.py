@@ -17,6 +17,7 @@ CONTROL_S = 60.0
 RABBITMQ_START_S = 300.0  # Its virtual machine takes minutes on a machine that is busy with other things.
 COOKIE = "FAULTS"
 GREETING_S = 3.0
+RESERVED = 100  # Descriptors that it leaves for other things than files and clients.
 USUAL_SHARE = "0.4"  # Of memory.
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")  # For programs with threads.
 LINK_STATES = (
@@ -28,6 +29,8 @@ _NODE = re.compile(r"<'?([^<>']+?)'?\.\d+\.\d+\.\d+>")
 
 class RabbitmqNode(Node):
     """A node, by default without plugins. Each namespace has an epmd of its own."""
+
+    spare_descriptors = RESERVED + Node.spare_descriptors
 
     def __init__(
         self, number: int, host: str, space: str, folder: Path, founder: str, config: str,
@@ -131,6 +134,11 @@ class RabbitmqNode(Node):
 
     def set_memory_limit(self, size: int | None) -> None:
         self.control("set_vm_memory_high_watermark", *((USUAL_SHARE,) if size is None else ("absolute", str(size))))
+
+    def limit_descriptors(self, count: int) -> int:
+        """Tells it of the limit too, which it learns only when it starts."""
+        self.control("eval", f"file_handle_cache:set_limit({max(2, count - RESERVED)}).")
+        return super().limit_descriptors(count)
 
     def forget(self, name: str) -> None:
         self.control("forget_cluster_node", name)
