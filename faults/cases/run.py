@@ -222,7 +222,8 @@ class Run:
     def _finish(self) -> int:
         """Mends all, and waits until all messages that are due have come; returns when the load ended."""
         self.note("mend")
-        self.cluster.mend()
+        for node in self.cluster.mend():
+            self.note(f"  {node.name} went on apart from the others, and was restarted")
         for action in self._finishing:
             action()
         self._await_progress("after all faults")

@@ -112,8 +112,9 @@ class Cluster:
         for node in self.nodes:
             until(lambda node=node: node.sees(len(self.nodes)), f"{node.name} sees all nodes", seconds)  # type: ignore[misc]
 
-    def mend(self) -> None:
-        """Ends all faults that a case may have left."""
+    def mend(self) -> list[Node]:
+        """Ends all faults that a case may have left. Returns nodes that had to be restarted: a node of RabbitMQ that
+        did not notice that it was cut off goes on apart from the others, until somebody restarts it."""
         self.heal()
         for node in self.nodes:
             if node.is_frozen:
@@ -125,7 +126,23 @@ class Cluster:
                 node.set_clock(0)
         for node in [node for node in self.nodes if node.process is not None and not node.is_running]:
             node.kill()
-        self.start()
+        try:
+            self.start()
+        except NodeError:
+            apart = self._apart()
+            if not apart:
+                raise
+            for node in apart:
+                node.stop()
+            self.start()
+            return apart
+        return []
+
+    def _apart(self) -> list[Node]:
+        """Returns the nodes of RabbitMQ that run and do not see the same nodes as the largest part of them."""
+        seen = {node: node.running() for node in self.nodes if isinstance(node, RabbitmqNode)}
+        largest = max(seen.values(), key=len, default=frozenset())
+        return [node for node, names in seen.items() if names != largest]
 
     # -- Network -------------------------------------------------------------------------------------------------
 

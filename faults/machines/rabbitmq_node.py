@@ -24,6 +24,7 @@ LINK_STATES = (
     "[proplists:get_value(status, Link) || Node <- [node() | nodes()],"
     " Link <- rpc:call(Node, rabbit_federation_status, status, [])]."
 )
+_RUNNING = re.compile(r"'([^']+@[^']+)'")
 _NODE = re.compile(r"<'?([^<>']+?)'?\.\d+\.\d+\.\d+>")
 
 
@@ -120,10 +121,13 @@ class RabbitmqNode(Node):
 
     def sees(self, count: int) -> bool:
         try:
-            said = self.control("eval", "length(rabbit_nodes:all_running()).")
+            return len(self.running()) == count
         except NodeError:
             return False
-        return said.split()[-1:] == [str(count)]
+
+    def running(self) -> frozenset[str]:
+        """Returns the names of the nodes that it takes for running members."""
+        return frozenset(_RUNNING.findall(self.control("eval", "rabbit_nodes:all_running().")))
 
     def set_policy(self, prefix: str, definition: dict[str, object], apply_to: str) -> None:
         words = ("set_policy", prefix, f"^{prefix}", json.dumps(definition), "--apply-to", apply_to)
