@@ -5,6 +5,7 @@ from __future__ import annotations
 from faults.cases.case import Case
 from faults.cases.run import Run
 from faults.machines.cluster import TICK_S
+from faults.machines.leveret_node import LeveretNode
 from faults.machines.node import Node, NodeError, until
 
 
@@ -82,7 +83,13 @@ def _full(run: Run) -> None:
             run.note(f"  and {node.name} is killed meanwhile")
             node.kill()
         node.disk("mend")
-        run.restart(node)
+        try:
+            run.restart(node)
+        except NodeError:
+            if isinstance(node, LeveretNode) or node.is_running:
+                raise
+            run.note(f"  {node.name} has ended by itself, and is started again")
+            run.restart(node)
 
 
 def _failed_sync(run: Run) -> None:
