@@ -537,6 +537,8 @@ class Broker:
                 self._leave(old, RemoteQueue(spec, self))
         elif is_here:
             self._arrive(old, self.arrivals.take(spec.id) or self.make_queue(spec), spec)
+            if self.member_changes is not None:
+                self.member_changes.due[spec.id] = None  # Its policy may want it elsewhere, or mirrored.
         else:
             old.on_moved(spec, None)
 

@@ -50,6 +50,17 @@ def first(rings: Rings, arguments: dict[str, Any] | None = None, defaults: Defau
     return () if found is None else found.ring
 
 
+def pass_time(rings: Rings, *names: str) -> None:
+    """Lets some nodes look at what is due. Unlike `Rings.place`, this has them look at nothing else."""
+    for _ in range(10):
+        for name in names:
+            found = rings.servers[name].world.broker.member_changes
+            assert found is not None
+            found.watch()
+            found.tick()
+        rings.tick(5)
+
+
 def test_where_a_new_queue_is(rings: Rings) -> None:
     for name in ("a", "b"):
         rings._propose(c.DeclareQueue("/", name, node=ONE))
@@ -173,6 +184,18 @@ def test_a_queue_that_has_moved_is_an_ordinary_one(rings: Rings) -> None:
     assert view(rings).version > spec.last_version and view(rings).epoch > spec.last_epoch
     assert len(view(rings).in_sync) == 3
     assert [disk for name, disk in view(rings).in_sync if name == TWO] == [f"{TWO}.0+{spec.last_version + 1}"]
+
+
+@pytest.mark.parametrize("named", [[ONE], [ONE, TWO, THREE]])
+def test_a_queue_that_was_migrated_gets_the_copies_of_its_policy(rings: Rings, named: list[str]) -> None:
+    number = rings.declare("q")
+    policy(rings, ha_mode="nodes", ha_params=named, ha_sync_mode="automatic")
+    pass_time(rings, TWO, THREE)  # These have looked, and the queue is not theirs.
+    rings._propose(c.MoveQueue("/", "q", number, ONE, TWO, rings.servers[ONE].world.metadata.runs[TWO]))
+    assert rings.servers[THREE].world.metadata.queues["/", "q"].node == TWO
+    pass_time(rings, ONE, TWO, THREE)
+    assert set(view(rings).ring) == set(named)
+    assert view(rings).master == (ONE if named == [ONE] else TWO)
 
 
 def test_without_its_policy_a_queue_has_no_ring(rings: Rings) -> None:
