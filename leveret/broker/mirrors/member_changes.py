@@ -5,7 +5,8 @@ its members. For others the master takes one step at a time, each a committed vi
 up that was needed:
 
 1. Nodes that are wanted and missing are added. They are filled while the queue is used.
-2. If the master itself is not wanted, it hands over to the oldest wanted member that is in sync.
+2. If the master itself is not wanted, it hands over to the oldest wanted member that is in sync, and not in
+   maintenance.
 3. When every wanted member that runs is in sync, or at least one besides the master, those that are not wanted go; but
    not while theirs is the only copy besides the master's.
 
@@ -248,7 +249,7 @@ class MemberChanges:
             if here is not None:  # Else this node is about to leave the cluster, or to learn that it has left.
                 self._begin(queue, here)
             return False
-        is_done = self._adjust(queue.mirror, wanted or (spec.node,), running, goal)
+        is_done = self._adjust(queue.mirror, wanted or (spec.node,), running, away, goal)
         if is_done and wanted is None:
             view = queue.mirror.member.view
             assert view is not None and view.ring == (spec.node,)
@@ -283,7 +284,9 @@ class MemberChanges:
         view = View(version, queue.epoch + 1, here.name, (here.name,), ((here.name, disk),))
         self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, view), lambda applied: None)
 
-    def _adjust(self, mirror: Mirror, wanted: tuple[str, ...], running: list[str], goal: str | None) -> bool:
+    def _adjust(
+        self, mirror: Mirror, wanted: tuple[str, ...], running: list[str], away: list[str], goal: str | None
+    ) -> bool:
         self.broker.mirrors.broadcast.catch_up(mirror)
         member = mirror.member
         view = member.view
@@ -305,8 +308,9 @@ class MemberChanges:
         lacking = [name for name in wanted if name in running and name not in in_sync]
         candidates = [name for name in in_sync if name in wanted and name in running]
         if member.me in surplus:
-            if candidates:
-                self.broker.mirrors.hand_over(mirror, candidates[0])
+            heirs = [name for name in candidates if name not in away]  # Others would give the queue away again.
+            if heirs:
+                self.broker.mirrors.hand_over(mirror, heirs[0])
             return False
         # While a wanted member is down, a copy that is not wanted may be the only one besides the master's.
         if len(candidates) >= min(2, len(wanted)) and (not lacking or len(candidates) > 1):

@@ -134,6 +134,25 @@ def test_nodes_without_the_master(rings: Rings) -> None:
     assert queue is not None and queue.ready_count == 10
 
 
+def test_no_queue_is_handed_over_to_a_node_in_maintenance(rings: Rings) -> None:
+    rings.declare("q", TWO, ONE)
+    rings.publish(TWO, "q", 10)
+    run = rings.servers[ONE].world.metadata.runs[ONE]
+    rings._propose(c.SetGlobalParameter(MAINTENANCE + ONE, mark(DRAINING, run)))
+    policy(rings, ha_mode="nodes", ha_params=[ONE], ha_sync_mode="automatic")
+    rings.place()
+    assert view(rings)[2:4] == (TWO, (TWO, ONE)), "though it is in sync, and the only one that the policy names"
+    policy(rings, ha_mode="nodes", ha_params=[ONE, THREE], ha_sync_mode="automatic")
+    rings.place()
+    assert view(rings).master == THREE and set(view(rings).ring) == {ONE, THREE}
+    policy(rings, ha_mode="nodes", ha_params=[ONE], ha_sync_mode="automatic")
+    rings.place()
+    assert view(rings).master == THREE
+    rings._propose(c.ClearGlobalParameter(MAINTENANCE + ONE))
+    rings.place()
+    assert view(rings)[2:4] == (ONE, (ONE,))
+
+
 def test_exactly_refills_and_keeps_to_the_number(rings: Rings) -> None:
     policy(rings, ha_mode="exactly", ha_params=2, ha_sync_mode="automatic")
     rings.declare("q", ONE, TWO)
