@@ -413,6 +413,8 @@ class Broker:
         vhost.queues[spec.name] = queue
         vhost.router.add_queue(spec.name, queue)
         vhost.forget_routes()
+        if queue.is_local and spec.view is None and self.member_changes is not None:
+            self.member_changes.on_declared(spec)
 
     def _remove_queue(self, spec: QueueSpec) -> None:
         vhost = self.vhosts[spec.vhost]

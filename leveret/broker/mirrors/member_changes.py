@@ -124,6 +124,12 @@ class MemberChanges:
         """Check all queues: a policy, or which nodes run, has changed."""
         self.due.update(dict.fromkeys(self.broker.queues_by_id))
 
+    def on_declared(self, spec: QueueSpec) -> None:
+        """A queue without mirrors was declared here. The node that chose its members may not have known of a policy
+        that was agreed on just before."""
+        if not spec.exclusive and not self.is_plain(spec):
+            self.due[spec.id] = None
+
     def on_parameter(self, event: e.ParameterChanged | e.GlobalParameterChanged) -> None:
         """A parameter has changed; only a few of them concern copies."""
         ha_rules = self.broker.mirrors.ha_rules

@@ -205,6 +205,16 @@ def test_a_queue_that_has_moved_is_an_ordinary_one(rings: Rings) -> None:
     assert [disk for name, disk in view(rings).in_sync if name == TWO] == [f"{TWO}.0+{spec.last_version + 1}"]
 
 
+def test_a_queue_whose_declaration_did_not_know_of_its_policy_gets_mirrors(rings: Rings) -> None:
+    policy(rings, ha_mode="all", ha_sync_mode="automatic")
+    pass_time(rings, ONE, TWO, THREE)
+    for name, exclusive in (("q", False), ("x", True)):
+        rings._propose(c.DeclareQueue("/", name, durable=not exclusive, exclusive=exclusive, node=ONE))
+    pass_time(rings, ONE, TWO, THREE)
+    assert set(view(rings).ring) == {ONE, TWO, THREE}
+    assert rings.servers[ONE].world.metadata.queues["/", "x"].view is None
+
+
 @pytest.mark.parametrize("named", [[ONE], [ONE, TWO, THREE]])
 def test_a_queue_that_was_migrated_gets_the_copies_of_its_policy(rings: Rings, named: list[str]) -> None:
     number = rings.declare("q")
