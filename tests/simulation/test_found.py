@@ -44,7 +44,7 @@ def test_of_partitions_too() -> None:
 
 def test_of_spools_too() -> None:
     """A master died before its first block, and the next one took again what had been in doubt before both."""
-    run(Plan(831000106, 2, 120, mirrored=True, spooled=True, strategies=True, rebalanced=True, drained=True,
+    run(Plan(831000106, 2, 120, (), 76, mirrored=True, spooled=True, strategies=True, rebalanced=True, drained=True,
              witnessed=True))  # fmt: skip
 
 

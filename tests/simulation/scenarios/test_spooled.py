@@ -6,6 +6,8 @@ that there are more of them. The deliberate bugs show that it would be noticed i
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from simulation.plan import STEPS, Plan
@@ -37,25 +39,6 @@ MUTATIONS = (
         "producer, number = note.producer, note.number + forward.first - note.first",
         "pass",
         first=1,
-        mirrored=True,
-    ),
-    Mutation(
-        "a new master does not note what it has of the epoch before",
-        3,
-        "note_former_epoch",
-        "if epoch: ...",
-        "if False: ...",
-        first=2,
-        mirrored=True,
-    ),
-    Mutation(
-        "what is in doubt is sent again as if it were new",
-        3,
-        "Outbox.again",
-        "queue.enqueue_from(self.origin(sent), sent.contents, sent.keys, kind, sent.size, sent)",
-        "sent.name = self.outboxes.broker.unique_name('').encode()\n"
-        "queue.enqueue_from(self.origin(sent), sent.contents, sent.keys, kind, sent.size, sent)",
-        first=6,
         mirrored=True,
     ),
     Mutation(
@@ -115,6 +98,36 @@ MUTATIONS = (
     ),
 )
 ALWAYS = 3
+# Of these, what is in doubt must be in the queue already, so that two nodes and a witness notice them sooner.
+WITNESSED = (
+    (
+        Mutation(
+            "a new master does not say in its first block what it has of the epoch before",
+            2,
+            "former_epoch_mark",
+            "{name: entry} if through and fits(table, name, entry) else {}",
+            "{}",
+            first=76,
+            mirrored=True,
+        ),
+        Plan(831000106, 2, 120, mirrored=True, spooled=True, strategies=True, rebalanced=True, drained=True,
+             witnessed=True),
+    ),
+    (
+        Mutation(
+            "what is in doubt is sent again as if it were new",
+            2,
+            "Outbox.again",
+            "queue.enqueue_from(self.origin(sent), sent.contents, sent.keys, kind, sent.size, sent)",
+            "sent.name = self.outboxes.broker.unique_name('').encode()\n"
+            "queue.enqueue_from(self.origin(sent), sent.contents, sent.keys, kind, sent.size, sent)",
+            first=0,
+            mirrored=True,
+        ),
+        Plan(110, 2, 120, mirrored=True, spooled=True, witnessed=True),
+    ),
+)  # fmt: skip
+NOISES = 12  # Other delays for the same steps.
 
 
 def failing_seed(mutation: Mutation) -> int | None:
@@ -181,6 +194,15 @@ def test_the_seeds_notice(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -
     assert failing_seed(mutation) is not None
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("mutation", "plan"), [pytest.param(*one, id=one[0].name) for one in WITNESSED])
+def test_a_seed_notices_with_some_delays(mutation: Mutation, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, mutation)
+    with pytest.raises(Violation, match="twice in"):
+        for noise in range(mutation.first, mutation.first + NOISES):
+            run(replace(plan, noise=noise))
+
+
 def test_the_code_is_there() -> None:
-    for mutation in MUTATIONS:
+    for mutation in (*MUTATIONS, *(one for one, _ in WITNESSED)):
         check_code(mutation)
