@@ -58,8 +58,11 @@ Buffer = bytes | bytearray | memoryview
 VERSION_MIN: Final = 2
 # Version 3 has commands about clients of MQTT. A node of version 2 stops at them, so none is proposed while there is a
 # link to such a node: see `broker.client_ids`.
-VERSION_MAX: Final = 3
 VERSION_OF_MQTT: Final = 3
+# Version 4 has pieces for mirrors that name messages which may have been delivered. An older node takes some of them
+# for damaged and closes the link, so it gets them without these names: see `replication.frame_codec`.
+VERSION_OF_REQUEUED: Final = 4
+VERSION_MAX: Final = 4
 
 DIALER: Final = 1
 ACCEPTOR: Final = 2

@@ -33,7 +33,7 @@ import uvloop
 from leveret import __version__
 from leveret.base.exit_codes import CONFIG, DATA_ERROR, SOFTWARE, UNAVAILABLE
 from leveret.links.frame_types import CONTROL, HELLO, JOIN, LEAVE, RENAME, REST
-from leveret.links.link import FRAME_BYTES_MAX, VERSION_OF_MQTT, Identity
+from leveret.links.link import FRAME_BYTES_MAX, VERSION_OF_MQTT, VERSION_OF_REQUEUED, Identity
 from leveret.metadata.rules.ha_policy import unknown_nodes
 from leveret.metadata.rules.passwords import verify_password
 from leveret.node.admin.dispatch import Control
@@ -476,6 +476,7 @@ class Server:
     def on_up(self, peer: str, info: PeerInfo) -> None:
         if self.node is not None:
             self.node.broker.client_ids.on_peer_up(peer, info.version >= VERSION_OF_MQTT)
+            self.node.broker.mirrors.on_linked(peer, info.version >= VERSION_OF_REQUEUED)
             self.node.on_peer_up(peer, info.identity.uuid)
 
     def on_down(self, peer: str, reason: str) -> None:

@@ -44,6 +44,7 @@ the order of ids, and `on_synced(id)` says that all up to this one are on disk; 
     Restart(...)       blocks not applied are void; without `have`, so is the stored state. The next block is cut + 1,
                        and message numbers up to `bound` are used
     Fill(...)          of messages after + 1 to upto, settle all but `live`, store `runs` (not what was settled already)
+                       and note that `requeued` may have been delivered
     Complete(read_at)  the copy lacks nothing any more
 
 `confirmed` is written along with a write, so that a start finds `Recovered`: the sum of the blocks up to some `base`

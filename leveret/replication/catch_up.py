@@ -19,6 +19,9 @@ confirmed number `read_at` of its source, which may be ahead of the asker or beh
 - Messages enqueued above the cut arrive in their blocks.
 - Requeues, in a queue that counts them: the piece has the counts until read_at of all live messages, also of those in
   `have`; later counts come in blocks, before the message or after it, and the larger of two is valid.
+- Messages that may have been delivered: the piece names those until read_at, also of those in `have`; later ones come
+  in blocks. In most queues "delivered through" says as much. A queue with priorities has no such number: there a client
+  would get a message a second time without being told so.
 - Marks: all of them come with the first piece, each with the number of the block that set it, and the higher of two is
   valid. So there is always a first piece, also for a queue that never had a message.
 
@@ -209,7 +212,7 @@ class Filling:
         self._unanswered = 0
         self.after, self.marked = frame.upto, True
         after, upto, read_at = frame.after, frame.upto, member.raise_read_at(frame.read_at)
-        member.write(Fill(after, upto, frame.live, frame.runs, read_at, frame.counts, frame.marks))
+        member.write(Fill(after, upto, frame.live, frame.runs, read_at, frame.counts, frame.marks, frame.requeued))
         self._write = member.written
         self._budget -= sum(sum(map(len, run.contents)) for run in frame.runs)
         self.check()
@@ -259,13 +262,14 @@ class Source:
         upto: int,
         counts: Counts = (),
         marks: tuple[Mark, ...] = (),
+        requeued: Ranges = (),
     ) -> None:
         member, view = self.member, self.member.view
         if view is None or self.reads.get(request.to) is not request:
             return  # Its link broke, or the epoch has changed.
         del self.reads[request.to]
         cut, after, have, read_at = request.cut, request.after, request.have, request.read_at
-        whole = Piece(view.epoch, cut, after, have, upto, live, runs, read_at, counts, marks)
+        whole = Piece(view.epoch, cut, after, have, upto, live, runs, read_at, counts, marks, requeued=requeued)
         for piece in pieces(whole, request.batch):
             member.send(request.to, piece)
 
@@ -281,6 +285,7 @@ def pieces(whole: Piece, batch: int) -> Iterator[Piece]:
     batch = max(batch, -(-count // BATCHES))  # At most `BATCHES` pieces.
     live: deque[tuple[int, ...]] = deque(whole.live)
     counts: deque[tuple[int, ...]] = deque(whole.counts)
+    requeued: deque[tuple[int, ...]] = deque(whole.requeued)
     runs, marks = deque(whole.runs), whole.marks
     while after < upto:
         end = _end_of(live, batch, upto)
@@ -292,6 +297,7 @@ def pieces(whole: Piece, batch: int) -> Iterator[Piece]:
             counts=tuple((low, high, count) for low, high, count in _taken(counts, end)),
             marks=marks,
             more=end < upto,
+            requeued=tuple((low, high) for low, high in _taken(requeued, end)),
         )
         after, marks = end, ()
 

@@ -46,6 +46,7 @@ from leveret.replication.ring_frames import (
     Standing,
 )
 from leveret.storage.format.block_format import (
+    REQUEUED,
     Header,
     Records,
     decode_records,
@@ -55,7 +56,7 @@ from leveret.storage.format.block_format import (
     unpack_ranges,
 )
 from leveret.storage.format.errors import FormatError
-from leveret.storage.format.mirror_limits import HAVE_MAX, HISTORY_MAX
+from leveret.storage.format.mirror_limits import HAVE_MAX, HISTORY_MAX, PIECE_RANGES_MAX
 from leveret.storage.format.queue_block import LASTING_KIND, Block, Run
 from leveret.storage.format.queue_marks import Mark
 
@@ -85,19 +86,23 @@ class BadFrame(ValueError):
 
 
 class Packer:
-    """Collects frames for one peer."""
+    """Collects frames for one peer. `knows_requeued`: it is no older node, which would take a piece that has `requeued`
+    and nothing else for damaged. An older node gets pieces without that field, as from its own like."""
 
-    __slots__ = ("_payloads", "_current", "_items", "_bytes", "_bytes_max")
+    __slots__ = ("_payloads", "_current", "_items", "_bytes", "_bytes_max", "_knows_requeued")
 
-    def __init__(self, bytes_max: int = PAYLOAD_BYTES) -> None:
+    def __init__(self, bytes_max: int = PAYLOAD_BYTES, knows_requeued: bool = True) -> None:
         assert bytes_max > 2 * _ITEM.size
         self._payloads: list[list[Buffer]] = []
         self._current: list[Buffer] = []
         self._items = 0
         self._bytes = 0
         self._bytes_max = bytes_max
+        self._knows_requeued = knows_requeued
 
     def add(self, group: int, frame: Frame) -> None:
+        if not self._knows_requeued and isinstance(frame, Piece):
+            frame = frame._replace(requeued=())
         kind, encode = _ENCODERS[frame.__class__]
         parts: list[Buffer] = []
         encode(frame, parts)
@@ -250,16 +255,21 @@ class FrameReader(Reader):
 
     def ranges(self) -> Ranges:
         ranges = tuple(unpack_ranges(self.blob(16 * self.u32(), ITEM_BYTES_MAX)))
-        last = 0
-        for low, high in ranges:
-            if not last < low <= high <= NUMBER_MAX:
-                raise BadMessage("ranges do not ascend")
-            last = high
+        check_ranges(ranges)
         return ranges
 
     def end(self) -> None:
         if self.at != self.stop:
             raise BadMessage(f"{self.stop - self.at} bytes too many")
+
+
+def check_ranges(ranges: Ranges) -> None:
+    """Raise an error unless the ranges ascend."""
+    last = 0
+    for low, high in ranges:
+        if not last < low <= high <= NUMBER_MAX:
+            raise BadMessage("ranges do not ascend")
+        last = high
 
 
 # -- encoding ------------------------------------------------------------------------
@@ -323,7 +333,7 @@ def _put_piece(frame: Piece, parts: list[Buffer]) -> None:
     _put_ranges(frame.have, parts)
     _put_ranges(frame.live, parts)
     runs = [run for run in frame.runs if run.contents]
-    if not runs and not frame.counts and not frame.marks:
+    if not (runs or frame.counts or frame.marks or frame.requeued):
         parts.append(_BLOCK.pack(0, 0))
         return
     records, fields = None, (0, 0, 0, 0, 0, 0, 0)
@@ -331,7 +341,7 @@ def _put_piece(frame: Piece, parts: list[Buffer]) -> None:
         records = Records.of(runs)
         records.kinds = records.kinds.translate(LASTING_KIND)
         fields = (0, 0, 0, 0, runs[0].first, runs[-1].last + 1, 0)
-    meta, body, _ = encode_block(0, 0, fields, records, (), (), counts=frame.counts, marks=frame.marks)
+    meta, body, _ = encode_block(0, 0, fields, records, (), frame.requeued, counts=frame.counts, marks=frame.marks)
     parts.append(_BLOCK.pack(len(meta), sum(map(len, body))))
     parts.append(meta)
     parts += [piece for piece in body if piece]
@@ -421,21 +431,29 @@ def _get_piece(reader: FrameReader) -> Piece:
     runs: tuple[Run, ...] = ()
     counts: Counts = ()
     marks: tuple[Mark, ...] = ()
+    requeued: Ranges = ()
     if meta_bytes:
-        runs, counts, marks = _get_contents(memoryview(reader.data)[at : at + meta_bytes + body_bytes], meta_bytes)
+        data = memoryview(reader.data)[at : at + meta_bytes + body_bytes]
+        runs, counts, marks, requeued = _get_contents(data, meta_bytes)
     if (live and not after < live[0][0] <= live[-1][1] <= upto) or (runs and not after < runs[0].first):
         raise BadMessage("a piece reaches beyond what it is about")
     if (runs and runs[-1].last > upto) or (counts and not after < counts[0][0] <= counts[-1][1] <= upto):
         raise BadMessage("a piece reaches beyond what it is about")
-    return Piece(epoch, cut, after, have, upto, live, runs, read_at, counts, marks, more == 1)
+    if requeued and not after < requeued[0][0] <= requeued[-1][1] <= upto:
+        raise BadMessage("a piece reaches beyond what it is about")
+    return Piece(epoch, cut, after, have, upto, live, runs, read_at, counts, marks, more == 1, requeued)
 
 
-def _get_contents(data: memoryview, meta_bytes: int) -> tuple[tuple[Run, ...], Counts, tuple[Mark, ...]]:
+def _get_contents(data: memoryview, meta_bytes: int) -> tuple[tuple[Run, ...], Counts, tuple[Mark, ...], Ranges]:
     header = parse_meta(data, 0, 0)
-    counts, marks = tuple(header.counts()), tuple(header.marks())
-    if header.meta_length != meta_bytes or header.length != len(data) or not (header.count or counts or marks):
+    if len(header.columns.get(REQUEUED, b"")) > 16 * PIECE_RANGES_MAX:
+        raise BadMessage("too many ranges of messages that may have been delivered")
+    counts, marks, requeued = tuple(header.counts()), tuple(header.marks()), tuple(header.requeued())
+    check_ranges(requeued)
+    has_any = header.count or counts or marks or requeued
+    if header.meta_length != meta_bytes or header.length != len(data) or not has_any:
         raise BadMessage("contents that no piece has")
-    return (_get_runs(header, data[meta_bytes:]) if header.count else ()), counts, marks
+    return (_get_runs(header, data[meta_bytes:]) if header.count else ()), counts, marks, requeued
 
 
 def _get_runs(header: Header, body: memoryview) -> tuple[Run, ...]:

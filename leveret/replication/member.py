@@ -334,10 +334,11 @@ class Member:
         upto: int,
         counts: Counts = (),
         marks: tuple[Mark, ...] = (),
+        requeued: Ranges = (),
     ) -> None:
         """Handle the answer to a Read: the live messages of request.after + 1 to `upto`, and contents of those that the
         asker lacks. If upto is below the bound, there are more, or (`bytes_max` 0) the next one needs its content."""
-        self.source.on_read(request, live, runs, upto, counts, marks)
+        self.source.on_read(request, live, runs, upto, counts, marks, requeued)
 
     def on_read_failed(self, request: Request) -> None:
         if self.source.reads.get(request.to) is request:

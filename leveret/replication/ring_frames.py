@@ -103,6 +103,7 @@ class Piece(NamedTuple):
     counts: Counts = ()  # How often live messages were requeued.
     marks: tuple[Mark, ...] = ()  # All marks of the queue, in the first piece.
     more: bool = False  # The next piece of the same answer follows.
+    requeued: Ranges = ()  # Live messages that may have been delivered.
 
 
 class Pulse(NamedTuple):  # From the master: whether it leads and reaches the majority, and the end of its log.
@@ -175,6 +176,7 @@ class Fill(NamedTuple):
     read_at: int
     counts: Counts = ()
     marks: tuple[Mark, ...] = ()
+    requeued: Ranges = ()
 
 
 class Complete(NamedTuple):  # The copy is complete once blocks up to here are applied.

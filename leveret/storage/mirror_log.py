@@ -62,6 +62,7 @@ from leveret.storage.format.block_format import (
     pack_u64,
 )
 from leveret.storage.format.errors import FormatError, LogStopped
+from leveret.storage.format.mirror_limits import PIECE_RANGES_MAX
 from leveret.storage.format.queue_block import Block, Run
 from leveret.storage.format.queue_marks import Mark, marks_bytes, marks_of
 from leveret.storage.segments.content_index import PENDING, SHORT
@@ -72,8 +73,6 @@ from leveret.storage.segments.queue_index import QueueLog
 if TYPE_CHECKING:
     from leveret.storage.log import Log, Segment
     from leveret.storage.segments.block_reader import Place
-
-FETCH_RANGES_MAX = 16_384  # In one answer: as many as fit into a frame.
 
 
 class MirrorLog:
@@ -219,9 +218,11 @@ class MirrorLog:
         mark: int | None = None,
         counts: Sequence[tuple[int, int, int]] = (),
         marks: Sequence[Mark] = (),
+        requeued: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Store a piece: of the messages after + 1 to upto only `live` are left; `runs` are contents of some of them,
-        `counts` how often some were requeued. The first piece also has the queue's marks."""
+        `counts` how often some were requeued. `requeued` may have been delivered. The first piece also has the queue's
+        marks."""
         found, mirror = self.open(queue)
         found.settle(outside(after + 1, upto, live))
         bundles = _together(found, runs)
@@ -229,11 +230,12 @@ class MirrorLog:
             self._store(found, mirror, bundle, confirmed)
         mirror.on_piece(upto, read_at)
         found.advance(0, 0, upto + 1, 0)
+        found.requeue(requeued)
         found.count_returns(counts)
         found.marks.fold(marks)
         entry = MirrorEntry(FILLED, 0, found)
-        entry.set_changes([], [], list(counts), list(marks))
-        entry.add_bytes(20 * len(counts) + marks_bytes(marks))
+        entry.set_changes([], list(requeued), list(counts), list(marks))
+        entry.add_bytes(16 * len(requeued) + 20 * len(counts) + marks_bytes(marks))
         flat = (number for pair in live for number in pair)
         self._gather(entry, mirror, confirmed, (after, upto, read_at, len(bundles), *flat), mark)
 
@@ -417,9 +419,12 @@ class MirrorLog:
         found = self._log.queues.get(queue)
         if found is None:
             return [], bound, None
-        live = list(found.live.ranges(after + 1, bound, limit=FETCH_RANGES_MAX + 1))
-        if len(live) > FETCH_RANGES_MAX:
-            bound = live[FETCH_RANGES_MAX - 1][1]
+        marked = list(found.redelivered.ranges(after + 1, bound, limit=PIECE_RANGES_MAX + 1))
+        if len(marked) > PIECE_RANGES_MAX:
+            bound = marked[PIECE_RANGES_MAX - 1][1]
+        live = list(found.live.ranges(after + 1, bound, limit=PIECE_RANGES_MAX + 1))
+        if len(live) > PIECE_RANGES_MAX:
+            bound = live[PIECE_RANGES_MAX - 1][1]
         for low, high in live if count_max else ():
             if high - low + 1 > count_max:
                 bound = min(bound, low + count_max - 1)

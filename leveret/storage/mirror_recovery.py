@@ -126,6 +126,7 @@ class MirrorRecovery:
                 parts.append(Part(header, place))
             else:
                 self._fill(queue, mirror, parts, more)
+                queue.requeue(header.requeued())
                 queue.count_returns(header.counts())
                 queue.marks.fold(header.marks())
             return

@@ -48,6 +48,12 @@ def test_of_spools_too() -> None:
              witnessed=True))  # fmt: skip
 
 
+def test_of_priorities_too() -> None:
+    """A mirror returned, and was not told what had been delivered of the messages that it still had."""
+    run(Plan(810000180, 3, 120, mirrored=True, featured=True, special=True, spooled=True, rebalanced=True, ailing=True,
+             drained=True))  # fmt: skip
+
+
 def test_of_queues_that_move_too() -> None:
     """What had waited for room at a client's node came back unseen, and said that it had been returned."""
     run(Plan(114, 3, 40, mirrored=True, featured=True, special=True, rebalanced=True, ailing=True))

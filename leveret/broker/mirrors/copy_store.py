@@ -162,6 +162,7 @@ class Mirrors(Protocol):
         mark: int | None,
         counts: Sequence[tuple[int, int, int]] = (),
         marks: Sequence[Mark] = (),
+        requeued: Sequence[tuple[int, int]] = (),
     ) -> None: ...
     def complete(self, queue: int, read_at: int, confirmed: int, mark: int | None) -> None: ...
     def begin(self, queue: int, epoch: int) -> None: ...
@@ -188,13 +189,14 @@ class Reader(Protocol):
         upto: int,
         counts: Counts = (),
         marks: tuple[Mark, ...] = (),
+        requeued: Ranges = (),
     ) -> None: ...
 
 
 class Reading:
     """A read for a member: the live messages are known; if there is a job, it reads their contents."""
 
-    __slots__ = ("request", "job", "_counts", "_live", "_marks", "_upto")
+    __slots__ = ("request", "job", "_counts", "_live", "_marks", "_requeued", "_upto")
 
     def __init__(
         self,
@@ -204,18 +206,20 @@ class Reading:
         job: Loading | None,
         counts: Counts = (),
         marks: tuple[Mark, ...] = (),
+        requeued: Ranges = (),
     ) -> None:
         self.request = request
         self.job = job
         self._counts = counts
         self._marks = marks
+        self._requeued = requeued
         self._live = tuple(live)
         self._upto = upto
 
     def answer(self, member: Reader) -> None:
         """Answer the member; the job, if there was one, is done."""
         runs = tuple(self.job.runs) if self.job is not None else ()
-        member.on_read(self.request, self._live, runs, self._upto, self._counts, self._marks)
+        member.on_read(self.request, self._live, runs, self._upto, self._counts, self._marks, self._requeued)
 
 
 # -- the store -----------------------------------------------------------------------------
@@ -318,8 +322,8 @@ class MirrorStore:
             cut, history, bound, have, read_at, delivered = change
             mirrors.restart(queue, cut, history, bound, have, read_at, confirmed, mark, delivered)
         elif isinstance(change, Fill):
-            after, upto, live, runs, read_at, counts, marks = change
-            mirrors.fill(queue, after, upto, live, runs, read_at, confirmed, mark, counts, marks)
+            after, upto, live, runs, read_at, counts, marks, requeued = change
+            mirrors.fill(queue, after, upto, live, runs, read_at, confirmed, mark, counts, marks, requeued)
         elif isinstance(change, Complete):
             mirrors.complete(queue, change.read_at, confirmed, mark)
 
@@ -335,7 +339,8 @@ class MirrorStore:
         known = stored.counts
         counts = stretches({number: known[number] for number in known if request.after < number <= upto})
         marks = () if request.after else tuple(stored.marks.all())
-        return Reading(request, live, upto, job, tuple(counts), marks)
+        requeued = tuple(stored.redelivered.ranges(request.after + 1, upto)) if upto > request.after else ()
+        return Reading(request, live, upto, job, tuple(counts), marks, requeued)
 
     def synced(self, job: Written) -> dict[int, int]:
         """Returns, by queue, the write up to which all are durable now, for `Member.on_synced`."""

@@ -211,6 +211,7 @@ class MirrorManager:
         # want to be fed by it. Without this they would have to ask again.
         self.early: dict[tuple[int, str], f.Attach] = {}
         self.early_age = 0  # Ticks since there was none.
+        self.older: set[str] = set()  # Peers that do not know pieces with the field `requeued`.
         self.packers: dict[str, Packer] = {}
         self.unpackers: dict[str, Unpacker] = {}
         self.majority = True
@@ -410,8 +411,15 @@ class MirrorManager:
 
     # -- Input ---------------------------------------------------------------------------------------------------
 
+    def on_linked(self, peer: str, knows_requeued: bool) -> None:
+        """There is a new link to a peer; `on_peer_up` follows when frames may be sent."""
+        if knows_requeued:
+            self.older.discard(peer)
+        else:
+            self.older.add(peer)
+
     def on_peer_up(self, peer: str) -> None:
-        self.packers[peer], self.unpackers[peer] = Packer(), Unpacker()
+        self.packers[peer], self.unpackers[peer] = Packer(knows_requeued=peer not in self.older), Unpacker()
         if self.broker.journal is not None:
             self.broker.journal.tell("partition", peer, state="linked")
         self.ha_rules.on_peer_up(peer)

@@ -7,3 +7,4 @@ from typing import Final
 
 HISTORY_MAX: Final = 1024  # Epochs, one for each promotion. A copy that missed more is filled from the beginning.
 HAVE_MAX: Final = 64  # Ranges of messages that an incomplete copy has. Each interrupted sync adds one or two.
+PIECE_RANGES_MAX: Final = 16_384  # Ranges of live messages in one answer, and of those that may have been delivered.

@@ -269,6 +269,17 @@ def a_source_is_complete_and_has_reached_the_cut() -> None:
 
 
 @scenario
+def one_that_has_a_message_is_told_that_it_may_have_been_delivered() -> None:
+    source = follow(found(2, 2, base=2))
+    (read,) = (one for one in give(source, "c", Fetch(2, 2, 0, 3, ((1, 3),), 100)) if isinstance(one, Read))
+    source.on_read(read.request, ((1, 3),), (), 3, requeued=((2, 3),))
+    (piece,) = sent(drain(source), Piece, "c")
+    assert piece == Piece(2, 2, 0, ((1, 3),), 3, ((1, 3),), (), 2, requeued=((2, 3),))
+    effects = give(hollow(), "a", Piece(2, 5, 0, (), 3, ((2, 3),), (), 5, requeued=((2, 3),)))
+    assert [one.requeued for one in changes(effects, Fill)] == [((2, 3),)]
+
+
+@scenario
 def a_fuzzy_copy_gives_no_pieces() -> None:
     source = follow(found(2, 2, 2, base=1, read_at=3))
     assert not any(isinstance(one, Read) for one in give(source, "c", Fetch(2, 1, 0, 5, (), 100)))
@@ -311,11 +322,12 @@ def pieces_may_be_limited_in_messages() -> None:
     asked = (sent(drain(mirror), Fetch) or sent(tick(mirror, 4), Fetch))[0]
     assert (asked.after, asked.bound, asked.batch) == (0, 9, 3)
     whole = Piece(2, 5, 0, (), 8, ((1, 3), (6, 6)), (run_of(1, b"a", b"b", b"c"), run_of(6, b"x")), 5, ((2, 6, 1),))
+    whole = whole._replace(requeued=((1, 1), (3, 6)))
     first, second = pieces(whole, 3)
     assert [run.first for run in first.runs] == [1] and (first.after, first.upto, first.more) == (0, 5, True)
-    assert (first.live, first.counts) == (((1, 3),), ((2, 5, 1),))
+    assert (first.live, first.counts, first.requeued) == (((1, 3),), ((2, 5, 1),), ((1, 1), (3, 5)))
     assert [run.first for run in second.runs] == [6] and (second.after, second.upto, second.more) == (5, 8, False)
-    assert (second.live, second.counts) == (((6, 6),), ((6, 6, 1),))
+    assert (second.live, second.counts, second.requeued) == (((6, 6),), ((6, 6, 1),), ((6, 6),))
     assert list(pieces(whole, 4)) == [whole]
     assert not sent(give(mirror, "a", first), Fetch), "the rest of the answer is on its way"
     asked = sent(give(mirror, "a", second), Fetch)[0]

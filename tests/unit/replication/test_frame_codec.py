@@ -53,6 +53,8 @@ FRAMES: list[Frame] = [
     Piece(3, 9, 2, (), 12, ((3, 4), (9, 9)), RUNS, 10, more=True),
     Piece(3, 9, 2, (), 12, ((3, 4), (9, 9)), RUNS, 10, ((3, 4, 1), (9, 9, 5))),
     Piece(3, 9, 2, ((3, 4),), 12, ((3, 4),), (), 10, ((3, 4, 1),)),
+    Piece(3, 9, 2, ((3, 4),), 12, ((3, 4), (9, 9)), (), 10, requeued=((3, 3), (9, 9))),
+    Piece(3, 9, 2, (), 12, ((3, 4), (9, 9)), RUNS, 10, ((3, 4, 1),), more=True, requeued=((4, 4),)),
     Pulse(3, True, 5),
     Pulse(3, False, 5),
     Leave(3),
@@ -174,6 +176,11 @@ def test_a_block_whose_contents_were_damaged_is_no_block() -> None:
         Piece(3, 9, 2, (), 8, ((3, 4),), RUNS, 10),
         Piece(3, 9, 2, (), 8, ((3, 4),), (), 10, ((3, 9, 1),)),
         Piece(3, 9, 2, (), 8, ((3, 4),), (), 10, ((4, 4, 1), (3, 3, 1))),
+        Piece(3, 9, 2, (), 8, ((3, 4),), (), 10, requeued=((2, 3),)),
+        Piece(3, 9, 2, (), 8, ((3, 4),), (), 10, requeued=((3, 9),)),
+        Piece(3, 9, 2, (), 8, ((3, 4),), (), 10, requeued=((4, 3),)),
+        Piece(3, 9, 2, (), 8, ((3, 8),), (), 10, requeued=((6, 6), (4, 4), (7, 7))),
+        Piece(3, 9, 2, (), NUMBER, ((3, NUMBER),), (), 10, requeued=tuple((at, at) for at in range(3, 40_000, 2))),
         Got(3, NUMBER * 4),
         Numbers(3, (("n0", Entry("disk", NUMBER * 4, 7, 5, True)),)),
     ],
@@ -182,6 +189,14 @@ def test_a_block_whose_contents_were_damaged_is_no_block() -> None:
 def test_what_no_ring_sends(frame: Frame) -> None:
     with pytest.raises(BadFrame):
         Unpacker().feed(encoded(frame))
+
+
+def test_an_older_node_gets_no_field_that_it_does_not_know() -> None:
+    """It would refuse a piece that has this field alone, and ask for it again for ever."""
+    packer = Packer(knows_requeued=False)
+    for piece in (frame for frame in FRAMES if isinstance(frame, Piece)):
+        packer.add(GROUP, piece)
+        assert join(packer.take())[0] == encoded(piece._replace(requeued=()))
 
 
 def test_blocks_of_another_group() -> None:

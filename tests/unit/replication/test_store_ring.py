@@ -107,8 +107,10 @@ class Check:
         self.live = node.stored.live
         self.request = reading.request
 
-    def on_read(self, request: Any, live: Any, runs: Any, upto: int, counts: Any = (), marks: Any = ()) -> None:
-        assert not counts and not marks
+    def on_read(
+        self, request: Any, live: Any, runs: Any, upto: int, counts: Any = (), marks: Any = (), requeued: Any = ()
+    ) -> None:
+        assert not counts and not marks and not requeued
         expected = {seq for seq in self.live if request.after < seq <= upto}
         assert {seq for low, high in live for seq in range(low, high + 1)} == expected
         for run in runs:

@@ -84,6 +84,11 @@ class Copy:
         live = self.truth_at(number).live
         return {seq: count for seq, count in counts.items() if seq in live}
 
+    def requeued_at(self, number: int) -> set[int]:
+        """Which messages that live there may have been delivered."""
+        requeued = {seq for block in self.truth[:number] for seq in flat(block.requeued)}
+        return requeued & set(self.truth_at(number).live)
+
     def marks_at(self, number: int) -> dict[bytes, tuple[int, bytes]]:
         """With the numbers of the blocks that set them."""
         marks = {key: (block.number, value) for block in self.truth[:number] for key, value in block.marks.items()}
@@ -230,7 +235,7 @@ class MirrorWorld(World):
             copy.bump, copy.epoch = False, copy.epoch + 1
             copy.truth.append(self.make_block(copy, len(copy.truth) + 1, copy.epoch, 1, []))
             copy.truth[-1].enqueued = None
-            copy.truth[-1].settled = []
+            copy.truth[-1].settled, copy.truth[-1].requeued = [], []
             copy.truth[-1].counts, copy.truth[-1].marks = [], {}
             return
         stored = copy.truth_at(len(copy.truth))
@@ -326,8 +331,9 @@ class MirrorWorld(World):
         known = copy.counts_at(read_at)
         counts = tuple(stretches({seq: known[seq] for seq in live if seq in known}))
         marks = () if found.after else tuple((at, key, value) for key, (at, value) in copy.marks_at(read_at).items())
+        requeued = tuple(ranges_of(copy.requeued_at(read_at) & set(live)))
         read_at = max(found.read_at, read_at)
-        change = Fill(found.after, upto, tuple(ranges_of(set(live))), tuple(runs), read_at, counts, marks)
+        change = Fill(found.after, upto, tuple(ranges_of(set(live))), tuple(runs), read_at, counts, marks, requeued)
         self.write_change(queue, copy, change)
         self.check_live(queue, copy)
 
@@ -370,6 +376,7 @@ class MirrorWorld(World):
         assert found.next_seq - 1 == stored.last
         if state.complete:
             assert found.counts == copy.counts_at(copy.applied)
+            assert flat(found.redelivered) == copy.requeued_at(copy.applied)
             assert found.marks.known == copy.marks_at(copy.applied)
 
     def check_recovered(self, queue: int, copy: Copy, found: Recovered, log: Log) -> None:
@@ -387,6 +394,7 @@ class MirrorWorld(World):
         assert live == set(stored.live), f"queue {queue} has {live}"
         if found.complete:
             assert log.queue(queue).counts == copy.counts_at(found.base)
+            assert flat(log.queue(queue).redelivered) == copy.requeued_at(found.base)
             assert log.queue(queue).marks.known == copy.marks_at(found.base)
         assert log.mirrors.lost(queue) == ranges_of(set(range(1, stored.last + 1)) - live)
         self.check_contents(queue, log, stored)
@@ -456,10 +464,11 @@ class Asker:
         upto: int,
         counts: Counts = (),
         marks: tuple[Mark, ...] = (),
+        requeued: Ranges = (),
     ) -> None:
         assert request is self.request and request.after <= upto <= request.bound
         expected = {seq for seq in self.live if request.after < seq <= upto}
-        assert flat(live) == expected
+        assert flat(live) == expected and flat(requeued) <= expected
         sent = {seq: content for run in runs for seq, content in enumerate(run.contents, run.first)}
         had = flat(request.have)
         assert set(sent) == expected - had

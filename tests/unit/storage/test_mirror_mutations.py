@@ -112,8 +112,13 @@ def counts_are_not_filled(patch: Patch) -> None:
 
 
 def marks_are_not_filled(patch: Patch) -> None:
+    real: Any = MirrorLog.fill
+    patch.setattr(MirrorLog, "fill", lambda self, *arguments: real(self, *arguments[:9], (), *arguments[10:]))
+
+
+def what_may_have_been_delivered_is_not_filled(patch: Patch) -> None:
     real = MirrorLog.fill
-    patch.setattr(MirrorLog, "fill", lambda self, *arguments: real(self, *arguments[:9]))
+    patch.setattr(MirrorLog, "fill", lambda self, *arguments: real(self, *arguments[:10]))
 
 
 def the_last_word_that_comes_holds(patch: Patch) -> None:
@@ -138,7 +143,8 @@ CRASHES: list[Callable[[Patch], None]] = [
     waiting_blocks_do_not_keep_their_segment, fillings_settle_nothing, beginning_anew_keeps_what_is_stored,
     confirmed_is_not_noted, durable_with_the_first_block, epochs_are_forgotten,
     counts_that_come_before_their_message_are_dropped, counts_are_not_filled,
-    marks_are_not_filled, the_last_word_that_comes_holds, removed_marks_come_back,
+    marks_are_not_filled, what_may_have_been_delivered_is_not_filled, the_last_word_that_comes_holds,
+    removed_marks_come_back,
 ]  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from leveret.replication.ring_frames import (
     Truncate,
     Write,
 )
+from leveret.storage import mirror_log
 from leveret.storage.format.errors import FormatError
 from leveret.storage.format.queue_block import PERSISTENT, REDELIVERED, SHARED, Block, Run
 from leveret.storage.log import Log, LogOptions
@@ -500,9 +501,9 @@ def test_reading_for_another_member(node: Node) -> None:
         reading.answer(Member())
         return got.pop()
 
-    assert read(0, (), 0) == ((), (), 0, (), ())
-    assert read(0, ((1, 5),), 0) == (((1, 2), (4, 5)), (), 5, (), ())
-    assert read(0, ((1, 20),), 0) == (((1, 2), (4, 20)), (), 20, (), ())
+    assert read(0, (), 0) == ((), (), 0, (), (), ())
+    assert read(0, ((1, 5),), 0) == (((1, 2), (4, 5)), (), 5, (), (), ())
+    assert read(0, ((1, 20),), 0) == (((1, 2), (4, 20)), (), 20, (), (), ())
     live, runs, upto, *_ = read(4, ((7, 8),), 40)
     assert (live, upto) == (((5, upto),), upto) and upto < 20
     assert [seq for one in runs for seq in range(one.first, one.last + 1)][:3] == [5, 6, 9]
@@ -538,7 +539,7 @@ def test_a_piece_says_how_often_all_that_live_were_given_back(node: Node) -> Non
 
     class Member:
         def on_read(self, *answer: Any) -> None:
-            got.append(answer[-2])
+            got.append(answer[4])
 
     node.store.read(Q, Request("n2", 0, 1, 4, ((1, 6),), 0, 2)).answer(Member())
     assert got == [((2, 3, 1),)]
@@ -558,7 +559,7 @@ def test_marks_are_applied_with_their_block_and_a_piece_has_them_all(node: Node)
 
     class Member:
         def on_read(self, *answer: Any) -> None:
-            got.append(answer[-1])
+            got.append(answer[5])
 
     for after in (0, 1):
         node.store.read(Q, Request("n2", 0, after, 3, ((1, 3),), 0, 2)).answer(Member())
@@ -602,6 +603,61 @@ def test_a_copy_that_is_filled_takes_over_what_was_counted_before(node: Node) ->
     node.flush()
     node.restart()
     assert node.log.queue(Q).counts == {4: 2}
+
+
+# -- which messages may have been delivered ------------------------------------------------------------
+
+
+def test_a_piece_says_which_of_all_that_live_may_have_been_delivered(node: Node) -> None:
+    """Also of those whose contents the asker has: a priority queue has no other word about them."""
+    blocks = [block(1, run(1, 6), requeued=[(1, 3)]), block(2, requeued=[(5, 6)], settled=[(2, 2)])]
+    node.append(*blocks)
+    node.apply(*blocks)
+    got: list[Any] = []
+
+    class Member:
+        def on_read(self, *answer: Any) -> None:
+            got.append((answer[3], answer[6]))
+
+    for after, have, bound in ((0, ((1, 6),), 6), (2, ((1, 6),), 5), (0, ((1, 1),), 6)):
+        node.store.read(Q, Request("n2", 0, after, bound, have, 0, 2)).answer(Member())
+    assert got == [(6, ((1, 1), (3, 3), (5, 6))), (5, ((3, 3), (5, 5))), (2, ((1, 1),))]
+
+
+def test_a_piece_names_a_limited_number_of_ranges(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_log, "PIECE_RANGES_MAX", 2)
+    blocks = [block(1, run(1, 9), requeued=[(2, 2), (4, 5), (7, 7), (9, 9)])]
+    node.append(*blocks)
+    node.apply(*blocks)
+    got: list[Any] = []
+
+    class Member:
+        def on_read(self, *answer: Any) -> None:
+            got.append((answer[1], answer[3], answer[6]))
+
+    for after in (0, 5):
+        node.store.read(Q, Request("n2", 0, after, 9, ((1, 9),), 0, 1)).answer(Member())
+    assert got == [(((1, 5),), 5, ((2, 2), (4, 5))), (((6, 9),), 9, ((7, 7), (9, 9)))]
+
+
+def test_a_copy_that_returns_learns_what_may_have_been_delivered_meanwhile(node: Node) -> None:
+    """Whether it has the message, gets it with the piece, or heard in a block that it is settled."""
+    old = block(1, run(1, 3), requeued=[(1, 1)])
+    node.append(old)
+    node.apply(old)
+    node.write(Restart(5, ((1, 1),), 5, ((1, 3),), 0))
+    later = block(6, settled=[(3, 3)])
+    node.append(later)
+    node.apply(later)
+    node.write(Fill(0, 5, ((1, 5),), (run(4, 2),), 5, requeued=((2, 4),)))
+    node.flush()
+    assert list(node.log.queue(Q).redelivered) == [(1, 2), (4, 4)]
+    node.restart()
+    assert list(node.log.queue(Q).redelivered) == [(1, 2), (4, 4)]
+    node.write(Complete(6))
+    node.flush()
+    loaded = [(one.first + at, kind) for one in node.load() for at, kind in enumerate(one.kinds)]
+    assert [number for number, kind in loaded if kind & REDELIVERED] == [1, 2, 4]
 
 
 def test_a_new_master_knows_what_the_tail_counts(node: Node) -> None:

@@ -11,6 +11,7 @@ from leveret.broker.mirrors.manager import EARLY_TICKS, Mirror, MirrorManager
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.view import View
 from leveret.replication import ring_frames as f
+from leveret.replication.frame_codec import Unpacker
 from leveret.replication.member import Member
 from tests.support.control_world import cluster
 from tests.support.mirrored_brokers import NAMES as RING
@@ -139,6 +140,20 @@ def test_nothing_of_the_old_session_is_said_in_the_new_one(rings: Rings, monkeyp
     monkeypatch.setitem(manager._EFFECTS, f.Send, lambda of, mirror, effect: sent.append((effect.to, effect.frame)))
     mirrors.finish()
     assert sent and not any(isinstance(frame, f.Leave) for _, frame in sent)
+
+
+def test_a_peer_gets_what_its_version_knows(rings: Rings) -> None:
+    """Also after a pause, which ends without a new link."""
+    mirrors = mirrors_of(rings, "b")
+    piece = f.Piece(1, 1, 0, ((1, 1),), 1, ((1, 1),), (), 1, requeued=((1, 1),))
+    for knows, expected in ((False, ()), (True, ((1, 1),))):
+        mirrors.on_linked("a", knows)
+        for _ in range(2):
+            mirrors.on_peer_down("a")
+            mirrors.on_peer_up("a")
+            mirrors.packers["a"].add(1, piece)
+            (payload,) = mirrors.packers["a"].take()
+            assert Unpacker().feed(b"".join(payload)) == [(1, piece._replace(requeued=expected))]
 
 
 def test_without_the_majority_nothing_is_handed_out_from_now_on(rings: Rings) -> None:
