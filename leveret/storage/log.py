@@ -611,7 +611,10 @@ class Log:
         pending = [_cut_run(run, last) for run in pending if run.first <= last]
         if not places and not pending:
             return None
-        return self.make_load(found, places, pending, first, last)
+        load = self.make_load(found, places, pending, first, last)
+        if found.unmarked is not None:
+            load.redelivered = found.read_as_redelivered(first, last)
+        return load
 
     def make_load(self, queue: QueueLog, places: list[Place], pending: list[Run], first: int, last: int) -> Load:
         load = Load(queue.id, places, pending, last + 1)

@@ -103,11 +103,10 @@ class MirrorLog:
         return found is not None and found.mirror is not None and not found.mirror.released
 
     def unmark(self, queue: int, ranges: Iterable[tuple[int, int]]) -> None:
-        """Take messages as not redelivered, whatever blocks say. After a start, the blocks count again."""
+        """Have the queue's master here read messages as not redelivered, whatever blocks say."""
         found = self._log.queues.get(queue)
         if found is not None:
-            for low, high in ranges:
-                found.redelivered.remove(low, high)
+            found.unmark(ranges)
 
     def _unused(self) -> int:
         """Return a serial number above all that a forgotten queue had here. Each record took more than one byte, so the

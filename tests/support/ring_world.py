@@ -51,6 +51,9 @@ class Kept:
     def last_block_first(self) -> int:
         return self.live.last or 0
 
+    def mark_again(self) -> None:
+        """Does nothing: here `Store.unmark` is for good."""
+
     def pieces(self, piece_bytes: int) -> list[tuple[int, int, int]]:
         return [(low, high, high - low + 1) for low, high in self.live]
 

@@ -131,6 +131,7 @@ class Stored(Protocol):
     def delivered_through(self) -> int: ...
     @property
     def last_block_first(self) -> int: ...
+    def mark_again(self) -> None: ...
     def pieces(self, piece_bytes: int) -> list[tuple[int, int, int]]: ...
 
 
@@ -291,7 +292,7 @@ class MirrorStore:
         return self._mirrors.open(queue)[0]
 
     def unmark(self, queue: int, ranges: Iterable[tuple[int, int]]) -> None:
-        """Have these messages read back without the mark that they are redelivered."""
+        """Have these messages read back without the mark that they are redelivered, as long as this node leads."""
         self._mirrors.unmark(queue, ranges)
 
     def release(self, queue: int, tail: Sequence[Block] | None = None) -> None:
@@ -358,6 +359,7 @@ def restore_queue(queue: Queue, stored: Stored, started: Started) -> list[tuple[
     """Fill an empty queue from its log, now that its member is master. Returns the batches that hold the messages of
     blocks which are not applied yet, by block number: call `queue.on_logged` with each when its block is applied."""
     tail = started.tail
+    stored.mark_again()
     through = max((block.delivered_through for block in tail), default=0)
     through = max(through, stored.delivered_through)
     queue.restore(started.number, started.epoch, stored.next_seq, 0, 0, 0, through)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class QueueLog:
     __slots__ = (
         "id", "epoch", "number", "next_seq", "delivered_through", "live", "gone", "redelivered", "counts", "marks",
-        "spilled", "refs", "spill_refs", "floor", "mirror",
+        "spilled", "refs", "spill_refs", "floor", "mirror", "unmarked",
     )  # fmt: skip
 
     def __init__(self, id: int, shares: dict[int, Share]) -> None:
@@ -41,6 +41,7 @@ class QueueLog:
         self.spill_refs = ContentIndex(shares)
         self.floor = 0  # Blocks in segments before this one are void: the queue was forgotten since.
         self.mirror: MirrorCopy | None = None  # If the queue is mirrored: then the above is the sum of applied blocks.
+        self.unmarked: RangeSet | None = None  # Messages that its master here reads as not redelivered.
 
     def restore(
         self,
@@ -105,6 +106,8 @@ class QueueLog:
         """Note requeued messages. A mirror that is being filled may not have them yet."""
         is_filling = self.mirror is not None and not self.mirror.complete
         for low, high in ranges:
+            if self.unmarked is not None:
+                self.unmarked.remove(low, high)
             if is_filling:
                 self.redelivered.add(low, high)
                 for start, end in self.gone.ranges(low, high):
@@ -115,6 +118,25 @@ class QueueLog:
             if self.mirror is not None:  # Spilled messages are about to be stored: see `unspill`.
                 for start, end in self.spilled.ranges(low, high):
                     self.redelivered.add(start, end)
+
+    def unmark(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Have messages read back here as not redelivered, until they are requeued. Pieces and checkpoints, from which
+        other masters come, still have them as such."""
+        if self.unmarked is None:
+            self.unmarked = RangeSet()
+        for low, high in ranges:
+            self.unmarked.add(low, high)
+
+    def mark_again(self) -> None:
+        """Undo `unmark`: another node may have led the queue since."""
+        self.unmarked = None
+
+    def read_as_redelivered(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Return which messages of first..last the queue's master here reads back as redelivered."""
+        found = RangeSet(self.redelivered.ranges(first, last))
+        for low, high in () if self.unmarked is None else self.unmarked.ranges(first, last):
+            found.remove(low, high)
+        return list(found)
 
     def count_returns(self, counts: Iterable[tuple[int, int, int]]) -> None:
         """Note how often messages were requeued. The larger of two counts is valid. A mirror may not have the message
@@ -146,6 +168,8 @@ class QueueLog:
             self.live.remove(low, high)
             if self.redelivered:
                 self.redelivered.remove(low, high)
+            if self.unmarked is not None:
+                self.unmarked.remove(low, high)
             if self.spilled:
                 self.unspill(low, high)
 

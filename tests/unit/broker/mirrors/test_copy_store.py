@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -622,6 +622,49 @@ def test_a_piece_says_which_of_all_that_live_may_have_been_delivered(node: Node)
     for after, have, bound in ((0, ((1, 6),), 6), (2, ((1, 6),), 5), (0, ((1, 1),), 6)):
         node.store.read(Q, Request("n2", 0, after, bound, have, 0, 2)).answer(Member())
     assert got == [(6, ((1, 1), (3, 3), (5, 6))), (5, ((3, 3), (5, 5))), (2, ((1, 1),))]
+
+
+def test_what_a_hand_over_says_of_deliveries_is_for_its_master_alone(node: Node) -> None:
+    """A client may have the message. Whoever gets the copy, by a piece or a checkpoint, must not give it out as new."""
+    blocks = [block(1, run(1, 4), requeued=[(1, 4)]), block(2, requeued=[(2, 2)], settled=[(3, 3)])]
+    node.append(*blocks)
+    node.apply(blocks[0])
+    node.flush()
+    got: list[Any] = []
+
+    class Member:
+        def on_read(self, *answer: Any) -> None:
+            got.append((marked(answer[2]), answer[6]))
+
+    def marked(runs: Iterable[Run]) -> list[int]:
+        return [one.first + at for one in runs for at, kind in enumerate(one.kinds) if kind & REDELIVERED]
+
+    node.store.unmark(Q, [(1, 3)])
+    assert marked(node.load()) == [4]
+    reading = node.store.read(Q, Request("n2", 0, 0, 4, (), 1 << 20, 1))
+    job: Any = reading.job
+    job.perform(node.disk)
+    node.log.on_done(job)
+    reading.answer(Member())
+    assert got == [([1, 2, 3, 4], ((1, 4),))]
+    node.apply(blocks[1])
+    assert marked(node.load()) == [2, 4], "its client has given it back"
+    node.log.upkeep.checkpoint_due = True
+    while (task := node.log.take() or node.log.maintenance(idle=True)) is not None:
+        task.perform(node.disk)
+        node.log.on_done(task)
+    node.restart()
+    assert node.log.upkeep.through and marked(node.load()) == [1, 2, 4]
+
+
+def test_a_copy_that_leads_again_has_no_word_of_an_earlier_hand_over(node: Node) -> None:
+    blocks = [block(1, run(1, 2), requeued=[(1, 2)])]
+    node.append(*blocks)
+    node.apply(*blocks)
+    node.store.unmark(Q, [(1, 2)])
+    queue = Queue(QueueSpec(Q, "/", "q"), Host(node))  # type: ignore[arg-type]
+    restore_queue(queue, node.store.stored(Q), Started(8, 5, (), False))
+    assert [kind & REDELIVERED for one in node.load() for kind in one.kinds] == [REDELIVERED] * 2
 
 
 def test_a_piece_names_a_limited_number_of_ranges(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
