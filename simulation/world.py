@@ -321,6 +321,22 @@ class World:
     def all_serve(self) -> bool:
         return all(machine.serving for machine in self.everybody)
 
+    def is_dispensable(self, machine: Machine) -> bool:
+        """Returns whether the other nodes can agree to a membership without that one's present incarnation: the voters
+        among them are a majority, by the newest membership that they have, or one of them leads, and can go on alone.
+        Three nodes that serve need not have three votes: one of two voters that was away is a learner until it has
+        caught up."""
+        nodes = [one.server.node for one in self.machines if one is not machine and one.server is not None]
+        rafts = [node.cluster.raft for node in nodes if node is not None]
+        if not rafts or machine.server is None:
+            return False
+        lost = machine.server.uuid
+        newest = max((raft.log.memberships[-1] for raft in rafts), key=lambda placed: placed.index).membership
+        if newest.is_majority(sum(one != lost for one in newest.voter_ids)):
+            return True
+        led = [raft for raft in rafts if raft.leadership is not None and raft.membership == newest]
+        return any(raft.leadership.successor is None and lost in raft.dismissable for raft in led if raft.leadership)
+
     def _serves(self, node_name: str) -> bool:
         return any(machine.node_name == node_name and machine.serving for machine in self.machines)
 
@@ -516,7 +532,7 @@ class World:
         """A disk is lost. An operator lets the others forget the node, and a new one join in its place."""
         machine = self.machines[node]
         others = [one for one in self.machines if one is not machine]
-        if self.wiping is not None or len(others) < 2 or not self.all_serve():
+        if self.wiping is not None or len(others) < 2 or not self.all_serve() or not self.is_dispensable(machine):
             return  # Losing a majority of the disks loses data.
         if machine.server is not None and machine.server.node is not None and machine.server.node.broker.spools.active:
             return  # A spool is on one disk only.

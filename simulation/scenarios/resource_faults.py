@@ -77,6 +77,7 @@ class ResourceFaults:
             self.world.wiping is not None
             or len(self.world.machines) < 3
             or not self.world.all_serve()
+            or not self.world.is_dispensable(machine)
             or self._alone_in_sync(machine)
         ):
             return

@@ -75,6 +75,14 @@ def test_of_failing_disks_too() -> None:
     run(Plan(521, 3, 120, (), 0, ailing=True))
 
 
+def test_of_votes_that_are_not_there_too() -> None:
+    """Three nodes served, and two of them had votes. One of the two lost its own, and only an operator could have
+    helped the other: the simulation must not ask for more."""
+    taken = {24, 51, 63}
+    without = tuple(number for number in range(1, 121) if number not in taken)
+    run(Plan(850000136, 3, 120, without, 1, mirrored=True, featured=True, rebalanced=True, ailing=True, drained=True))
+
+
 @pytest.mark.parametrize("seed", [92820982, pytest.param(93820981, marks=pytest.mark.long)])
 def test_a_run_ends_though_clocks_are_a_day_apart(seed: int) -> None:
     """It simulated whole days, until what one node had delayed was due by the clock of another."""

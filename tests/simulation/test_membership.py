@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from leveret.node.cluster import repair
 from leveret.node.cluster.consensus import TryAgain
+from leveret.node.system.data_folder import JOIN_FILE, METADATA, REPLACE_FILE, UNKNOWN_ID, write_note
 from leveret.raft.membership import Remove
-from simulation.core.machine import Machine
+from simulation.core.machine import CLUSTER_PORT, Machine
 from simulation.plan import Plan
 from simulation.world import World, quiet
 
@@ -28,6 +30,48 @@ def test_a_node_comes_back_to_a_leader_that_it_does_not_know() -> None:
             away.start()
             world.must(60.0, lambda: away.serving, lambda: "a node that was away does not find its leader")
             assert _lead(world, wiped.node_name)
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("repair_by", ["one that it knows", "its own admission"])
+def test_a_node_comes_back_when_all_others_that_it_knows_are_gone(repair_by: str) -> None:
+    """The node that serves has joined while it was away, and it takes no stranger's word: it waits, and has no vote. It
+    comes in when one that it knows is back, or when it is admitted in place of its former self."""
+    world = World(Plan(1, 3, 0, mirrored=True))
+    first, away, joined = world.machines
+    try:
+        with quiet():
+            _begin_and_change(world, first, away, joined)
+            first.kill(power=True)
+            world.must(60.0, lambda: _voters(joined) == {joined.node_name}, lambda: "it does not go on")
+            away.start()
+            world.run_for(60.0)
+            assert joined.serving and not away.serving
+            assert _voters(away) == {first.node_name, away.node_name}
+            if repair_by == "one that it knows":
+                first.start()
+            else:
+                away.kill(power=True)
+                _have_admitted(away, joined)
+                away.start()
+            world.must(60.0, lambda: away.serving, lambda: "it does not come back")
+            world.must(60.0, lambda: away.node_name in _voters(joined), lambda: "it gets no vote")
+    finally:
+        world.close()
+
+
+def test_of_two_voters_the_leader_cannot_be_done_without() -> None:
+    """Whoever damages metadata or disks in a simulated run asks first (`World.is_dispensable`)."""
+    world = World(Plan(1, 3, 0, mirrored=True))
+    first, away, joined = world.machines
+    try:
+        with quiet():
+            _begin_and_change(world, first, away, joined)
+            assert world.is_dispensable(first) and not world.is_dispensable(joined)
+            away.start()
+            world.must(60.0, lambda: len(_voters(first)) == len(_voters(away)) == 3, lambda: "it gets no vote")
+            assert all(map(world.is_dispensable, world.machines))
     finally:
         world.close()
 
@@ -130,6 +174,43 @@ def test_who_gets_another_name_is_let_in_when_he_has_it_everywhere() -> None:
             assert late.exception() is None
     finally:
         world.close()
+
+
+def _begin_and_change(world: World, first: Machine, away: Machine, joined: Machine) -> None:
+    """The last of three nodes is forgotten and joins anew, and leads, while the second one is away."""
+    world._begin()
+    world.ledger.on_disturbed(1_000.0)
+    assert world.mirrors is not None and joined.server is not None and joined.server.node is not None
+    world.ledger.on_wiped(joined.name)
+    world.mirrors.on_wiped(joined.name, joined.server.node)
+    joined.wipe(((first.name, CLUSTER_PORT),))
+    world.must(60.0, lambda: _lead(world, first.node_name), lambda: "it does not lead")
+    world.run_for(10.0)
+    assert first.server is not None and first.server.node is not None and first.loop is not None
+    task = first.loop.create_task(first.server.node.cluster.forget(joined.node_name))
+    world.must(60.0, task.done, lambda: "he waits for ever")
+    assert task.exception() is None
+    away.kill(power=True)
+    world.must(60.0, lambda: _voters(first) == {first.node_name}, lambda: "it does not go on")
+    world.mirrors.on_rejoined(joined.name)
+    joined.start()
+    two = {first.node_name, joined.node_name}
+    world.must(60.0, lambda: joined.serving and _voters(joined) == two, lambda: "it gets no vote")
+    world.must(60.0, lambda: _lead(world, joined.node_name), lambda: "it does not lead")
+
+
+def _have_admitted(away: Machine, joined: Machine) -> None:
+    """Does what `leveret recover --from` does when the identity of a node is gone."""
+    away.disk.delete(f"{METADATA}/identity")
+    assert repair.check_metadata(away.disk) is not None
+    write_note(away.disk, JOIN_FILE, f"{joined.name}:{CLUSTER_PORT}")
+    write_note(away.disk, REPLACE_FILE, UNKNOWN_ID)
+    repair.set_metadata_aside(away.disk)
+
+
+def _voters(machine: Machine) -> set[str]:
+    node = None if machine.server is None else machine.server.node
+    return set() if node is None else {one.name for one in node.cluster.raft.membership.voters}
 
 
 def _begin_without(world: World, lost: Machine, leader: Machine) -> None:
