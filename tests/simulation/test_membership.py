@@ -49,6 +49,11 @@ def test_a_node_comes_back_when_all_others_that_it_knows_are_gone(repair_by: str
             world.run_for(60.0)
             assert joined.serving and not away.serving
             assert _voters(away) == {first.node_name, away.node_name}
+            assert away.server is not None and away.server.node is not None
+            text = f"these nodes take this one for a member, and are not known here: {joined.node_name}. If they joined"
+            assert text in away.server.node.cluster.why_waiting()
+            waiting_for = away.server.node.cluster.two_nodes.waiting_for()
+            assert waiting_for is not None and text in waiting_for["cost"]
             if repair_by == "one that it knows":
                 first.start()
             else:

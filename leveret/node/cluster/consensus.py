@@ -19,6 +19,13 @@ them, for example one that joined meanwhile and leads by now; and only the leade
 one away, it would wait for ever. So members tell each other (`MEMBERS`) the newest committed membership, and a node
 that is behind accepts links from those members too, until its own log has come as far. In elections and majorities only
 its own log counts.
+
+Only members that a node knows can tell it so. If all of them are gone, it waits for one of them, or for an operator
+(`docs/clusters.md`, "All that a node knows are gone"). To believe any node that has the cookie and a newer membership
+would be wrong. A node that has gone on by `force_boot` or `go_on_alone` is still in the membership of those it left
+behind. Their log is another one, and may be longer; even the term at an index can be the same in both, with another
+entry. That node would leave its own log for theirs. Nor could a node that was away be told from one whose folder is of
+an earlier time, which must not vote. `PeerLinks.turned_away` names the strangers, so that operators look at them first.
 """
 
 from __future__ import annotations

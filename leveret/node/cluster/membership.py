@@ -274,12 +274,23 @@ class Cluster:
             return (
                 f"this node is not a voter: when it stopped, {', '.join(voters)} went on without it, and has what was "
                 "agreed on since. Start that node. If it will never return, stop this node's app and see: leveretctl "
-                "help force_boot; what only that node has is lost then"
+                f"help force_boot; what only that node has is lost then{self.doubt_of_members()}"
             )
         missing = sorted(one.name for one in self.everybody() if not one.running)
         return (
             f"waiting for a majority of the cluster: {', '.join(missing) or 'the leader'} cannot be reached. If they "
-            "will never return, stop this node's app and see: leveretctl help force_boot"
+            f"will never return, stop this node's app and see: leveretctl help force_boot{self.doubt_of_members()}"
+        )
+
+    def doubt_of_members(self) -> str:
+        """Returns a sentence for operators who are about to let this node go on without others: it may have missed that
+        nodes joined. A node that was removed, and does not know that, looks the same from here."""
+        strangers = self.peers.turned_away()
+        if not strangers:
+            return ""
+        return (
+            f". But these nodes take this one for a member, and are not known here: {', '.join(strangers)}. If they "
+            "joined while it was away, they have what was agreed on since, and it must not go on without them"
         )
 
     @property

@@ -129,6 +129,7 @@ class TwoNodes:
             told["cost"] = (
                 f"{names[0]} is removed from the cluster. If it runs still, or ran on after this node lost it, then "
                 "what it confirmed since is not here; and it must be reset before it can join again"
+                f"{cluster.doubt_of_members()}"
             )
         return told
 

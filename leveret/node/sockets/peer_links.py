@@ -51,6 +51,7 @@ FRAMES_S_MAX: Final = 0.01
 CLOSE_S: Final = 1.0
 COMPLAINT_MS: Final = 10_000
 COMPLAINTS_MAX: Final = 256
+TURNED_AWAY_MAX: Final = 16
 NOT_A_MEMBER: Final = "is not a member of the cluster"
 
 Respond = Callable[[bytes | Sequence[Buffer]], None]
@@ -188,6 +189,7 @@ class PeerLinks:
             DetectorOptions(options.silence_ms, 2 * options.tick_ms(), options.stable_ms, options.calm_ms)
         )
         self._members: dict[str, _Member] = {}
+        self._turned_away: set[str] = set()  # Nodes that take this one for a member of their cluster, unknown here.
         self._has_cluster = False  # Else it has not joined yet, or its app is stopped: it cannot say who is no member.
         self._up: dict[str, PeerSocket] = {}  # outgoing
         self._wires: dict[PeerSocket, None] = {}  # all that are open
@@ -223,6 +225,7 @@ class PeerLinks:
         """Sets the members of the cluster; the node itself may be among them. `why`: the reason for which links with
         others end."""
         self._has_cluster = bool(members)
+        self._turned_away.clear()  # They dial again.
         for name in [name for name in self._members if name not in members]:
             self._forget(self._members[name], why)
         for name, address in members.items():
@@ -253,6 +256,11 @@ class PeerLinks:
     def refused_by(self) -> dict[str, str]:
         """Returns the members that refused this node when they were last dialed, with their reasons."""
         return {member.name: member.refusal for member in self._members.values() if member.refusal}
+
+    def turned_away(self) -> list[str]:
+        """Returns the nodes, as far as they have dialed since the members last changed, that know the cookie and take
+        this node for a member of their cluster, and that are no members here, or other incarnations of members."""
+        return sorted(self._turned_away)
 
     def retry(self) -> None:
         """Dials all members without a link now, instead of when they are due."""
@@ -477,6 +485,7 @@ class PeerLinks:
         if misfit is not None or member is None:
             if wire.side == IN:
                 self._complain(wire, misfit or "")
+                self._note_turned_away(event.peer, member)
             wire.refuse(misfit or "")
             self._on_unusable(wire)
             return
@@ -506,6 +515,11 @@ class PeerLinks:
         if member.address.uuid not in (None, peer.uuid):
             return f"this {peer.name} is another incarnation than the member of the cluster: was its data deleted?"
         return None
+
+    def _note_turned_away(self, peer: Identity, member: _Member | None) -> None:
+        is_unknown = member is None or member.address.uuid not in (None, peer.uuid)
+        if self._has_cluster and is_unknown and len(self._turned_away) < TURNED_AWAY_MAX:
+            self._turned_away.add(peer.name)
 
     def _on_frames(self, wire: PeerSocket, frames: list[tuple[int, bytes]]) -> None:
         if wire in self._calls:

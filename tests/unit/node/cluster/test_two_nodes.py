@@ -133,6 +133,7 @@ def lonely(name: str = "leveret@beta") -> tuple[TwoNodes, Loop]:
         settings=SimpleNamespace(trusts_refusals=False),
         environment=SimpleNamespace(loop=loop),
         consensus=SimpleNamespace(has_majority_without=lambda peer: not peer),
+        doubt_of_members=lambda: "",
         is_running=lambda name: name in connected,
     )
     two = TwoNodes(cast(Any, cluster))

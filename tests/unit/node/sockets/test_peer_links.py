@@ -394,7 +394,9 @@ async def test_forgotten_member_is_down_and_turned_away(cluster: Cluster) -> Non
         while "is not a member" not in b.peers._members["a"].told:
             await asyncio.sleep(0)
     assert not a.peers.is_up("b") and a.count("up", "b") == 1
+    assert a.peers.turned_away() == ["b"] and b.peers.turned_away() == []
     introduce(a, b)
+    assert a.peers.turned_away() == []
     await a.until_up("b", 2)
 
 
@@ -407,6 +409,7 @@ async def test_a_node_without_a_cluster_says_of_nobody_that_it_is_no_member(clus
         while "belongs to no cluster yet" not in b.peers._members["a"].told:
             assert "is not a member" not in b.peers._members["a"].told
             await asyncio.sleep(0)
+    assert a.peers.turned_away() == []
 
 
 async def test_wiped_node_under_an_old_name_is_not_the_member(cluster: Cluster) -> None:
@@ -419,6 +422,9 @@ async def test_wiped_node_under_an_old_name_is_not_the_member(cluster: Cluster) 
         while "another incarnation" not in a.peers._members["b"].told:
             await asyncio.sleep(0)
     assert a.count("up", "b") == 1 and wiped.told == []
+    async with asyncio.timeout(DEADLINE_S):
+        while a.peers.turned_away() != ["b"]:
+            await asyncio.sleep(0)
     introduce(a, wiped)  # The cluster takes it in.
     await a.until_up("b", 2)
     await wiped.until_up("a")
