@@ -35,7 +35,7 @@ REFUSED: Final[dict[str, str]] = {
     "consume_event_stream": _EVENTS,
     "schema_info": "metadata is not stored in Mnesia here; see: leveretctl export_definitions",
     "change_cluster_node_type": "every node stores the cluster's metadata on disk; there are no RAM nodes",
-    "update_cluster_nodes": "a node finds its cluster again by itself, even if addresses have changed",
+    "update_cluster_nodes": "a node finds its cluster again by any node that it knows, even if addresses have changed",
     "grow": _COPIES,
     "shrink": _COPIES,
     "reclaim_quorum_memory": "a quorum queue has no write-ahead log of its own here",

@@ -7,15 +7,18 @@ killed, whichever it is, and gets what was published before, meanwhile and after
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pika
 import pytest
 
-from tests.support.consumer import get_all, numbers, waiting
+from tests.support.consumer import fill, get_all, numbers, waiting
 from tests.support.members import PERSISTENT, Cluster, Member, Refused, StartCluster
-from tests.support.servers import until
+from tests.support.servers import ROOT, until
 from tests.system.mirrors.rings import await_in_sync, await_master, declare, drain, fill_fast, master_of, mirror
 
 QUEUE = "q"
@@ -252,6 +255,35 @@ def test_a_node_that_was_left_behind_does_not_take_the_others_place(pair: Cluste
     pair.start()
     await_in_sync(leader, QUEUE, pair)
     assert sorted(get_all(left.channel(), QUEUE)) == sorted(numbers(*range(10)))
+
+
+def test_all_others_that_a_node_knows_are_gone(pair: Cluster, tmp_path: Path) -> None:
+    """Another node has joined while it was away, and has gone on alone since: nobody whom it knows can tell it that. It
+    waits, and is admitted in place of its former self, with its messages, if an operator wants that."""
+    first, away = pair
+    channel = away.channel(confirms=True)
+    channel.queue_declare("own", durable=True)
+    fill(channel, "own", range(10), properties=PERSISTENT)
+    away.kill()
+    until(lambda: voters(first) == [first.name], "one goes on alone")
+    joined = Member(tmp_path / "joined", "joined@localhost", "net_ticktime = 2", join=(first.cluster_port,))
+    try:
+        joined.start()
+        until(lambda: voters(joined) == sorted([first.name, joined.name]), "the new one has a vote")
+        first.kill()
+        until(lambda: voters(joined) == [joined.name], "the new one goes on alone")
+        away.spawn()
+        text = f"{joined.name} is not a member of the cluster of {away.name}"
+        until(lambda: text in away.log(), "it takes no stranger's word")
+        away.kill()
+        (away.data / "metadata" / "identity").rename(away.data / "identity-before")
+        command = ["leveret", "recover", str(away.data), "--from", f"127.0.0.1:{joined.cluster_port}"]
+        subprocess.run([sys.executable, "-m", *command], cwd=ROOT, timeout=60, check=True)
+        away.start()
+        until(lambda: voters(joined) == sorted([away.name, joined.name]), "it has a vote")
+        assert get_all(away.channel(), "own") == numbers(*range(10))
+    finally:
+        joined.end()
 
 
 @pytest.mark.parametrize("trusts", [True, False])
