@@ -45,6 +45,10 @@ class Gathering:
         """Returns whether publishes may be about to arrive that the next commit should contain."""
         return published < self._wanted
 
+    def on_wait(self) -> None:
+        """Called when the next commit waits."""
+        self.has_waited = True
+
     def on_commit(self, published: int) -> None:
         """Called when a commit begins that somebody waits for."""
         self._begun_with = published

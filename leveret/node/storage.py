@@ -124,7 +124,7 @@ class Storage:
 
     def wait(self, broker: Broker) -> None:
         """Has a turn run when `should_wait` does not hold any more. The event loop's timers are too coarse for that."""
-        self.gathering.has_waited = True
+        self.gathering.on_wait()
         if not self.looking:
             self.looking = True
             self.loop.call_soon(self._look, broker)

@@ -547,7 +547,7 @@ class PeerLinks:
                     return
                 if number < last and precise_s() >= until_s:
                     wire.hold(frames[number:])
-                    self._loop.call_soon(self._handle_waiting, wire, name)
+                    self._loop.call_soon(self._handle_waiting, wire)
                     return
         except BadPacked as error:
             self._break(wire, str(error))
@@ -555,9 +555,9 @@ class PeerLinks:
             logger.exception("a frame from %s: internal error", name)
             self._break(wire, "internal error in handling a frame")
 
-    def _handle_waiting(self, wire: PeerSocket, name: str) -> None:
-        if not (wire.closed or self._closing) and self._detector.is_up(name):
-            self._handle_frames(wire, name, wire.take_waiting())
+    def _handle_waiting(self, wire: PeerSocket) -> None:
+        if not (wire.closed or self._closing):
+            self._on_frames(wire, wire.take_waiting())
 
     def _on_call(self, wire: PeerSocket, frames: list[tuple[int, bytes]]) -> None:
         if len(frames) != 1 or wire.link.peer is None or wire.asked:

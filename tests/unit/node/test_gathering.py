@@ -22,7 +22,7 @@ class Publishers:
         for _ in range(count):
             self.published += 1
             if self.gathering.expects_more(self.published):
-                self.gathering.has_waited = True
+                self.gathering.on_wait()
 
     def commit(self, confirmed: int, meanwhile: int = 0) -> None:
         """Commits so many messages, while more of them arrive."""
