@@ -42,6 +42,11 @@ class MqttLeveret(Leveret):
     def command(self) -> list[str]:
         return [*super().command(), "--config", str(self.folder / "leveret.conf")]
 
+    def ask_version(self, timeout_s: float) -> str:
+        version = super().ask_version(timeout_s)
+        Client(self.mqtt_port, "benchmark-start", timeout_s=timeout_s).socket.close()  # It listens for AMQP first.
+        return version
+
 
 class MqttRabbitMQ(RabbitMQ):
     """A node of RabbitMQ with its MQTT plugin."""

@@ -21,6 +21,11 @@ class StompLeveret(Leveret):
     def command(self) -> list[str]:
         return [*super().command(), "--config", str(self.folder / "leveret.conf")]
 
+    def ask_version(self, timeout_s: float) -> str:
+        version = super().ask_version(timeout_s)
+        Client(self.stomp_port, timeout_s).close()  # It listens for AMQP first.
+        return version
+
 
 class StompRabbitMQ(RabbitMQ):
     """A node of RabbitMQ with its STOMP plugin."""
