@@ -147,6 +147,10 @@ class Plan:
     links: str = ""  # "shovels" or "federation": what moves messages beside the clients. See `simulation.links`.
     two_clusters: bool = False  # That leads from one cluster to another, and there are no other clients.
 
+    def __post_init__(self) -> None:
+        # No command line makes such a plan, so its failures could not be replayed.
+        assert self.featured or not self.special, "a special run is a featured one, too"
+
     def command(self) -> str:
         words = f"python -m simulation --seed {self.seed} --nodes {self.nodes} --steps {self.steps}"
         words += f" --noise {self.noise}" if self.noise else ""

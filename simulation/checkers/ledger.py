@@ -385,6 +385,11 @@ class Ledger:
             downs = [at for pair, times in self.downs.items() if node in pair for at in times]
         return any(since <= at <= until for at in downs)
 
+    def is_behind(self, queue: str, node: str, at: float) -> bool:
+        """Returns whether a node may have taken another one for the queue's master than all had agreed on. Only streams
+        have mirrors here, and nobody keeps a record of their masters."""
+        return at <= self.disturbed_until
+
     # -- The end -------------------------------------------------------------------------------------------------
 
     def owed(self, queue: str) -> set[int]:

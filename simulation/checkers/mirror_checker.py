@@ -211,6 +211,10 @@ class MirroredLedger(Ledger):
             return True
         return any(until - LINK_S <= at <= until for at in self._downs(queue, node, until))
 
+    def is_behind(self, queue: str, node: str, at: float) -> bool:
+        agreed = self.agreed.get(queue)
+        return agreed is not None and agreed.at(at)[0] > self.at(queue, node, at)[0]
+
     def _downs(self, queue: str, node: str, until: float) -> list[float]:
         """Returns when the link to the master that the node knows was lost."""
         master = self.at(queue, node, until)[1]

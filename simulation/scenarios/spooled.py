@@ -12,18 +12,17 @@ take until the others know (`checkers.room_checker`).
 The ledger demands in every run that nothing is lost or duplicated and that everything is in order. Here all spools must
 also be empty when everything is healed.
 
-There is one tap: what is added to spools. A node that is short of memory has a message on disk only by the end of the
-pass in which it came, so whoever looks at spools then does not see which one it is.
+Spools are tapped: they tell what is added to them, sent on and answered. Who looks at a spool when a pass is over does
+not see all of that: a node that is short of memory has the messages on disk only, and those that clients of the node
+have settled meanwhile leave no trace.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.remote.store_and_forward import Spool
+from leveret.broker.remote.store_and_forward import PendingForward, Spool
 from simulation.amqp.contents import number_of
 from simulation.checkers.room_checker import RoomChecker
 from simulation.clients.client import Step
@@ -31,6 +30,7 @@ from simulation.core.machine import DISK_RESERVE
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
+    from leveret.broker.delivery.batch import Span
     from leveret.broker.delivery.confirms import Pending
     from leveret.broker.remote.spool_registry import SpoolRegistry
     from simulation.core.machine import Machine
@@ -82,12 +82,34 @@ def draw_tightening(rng: random.Random) -> dict[str, Any]:
     }
 
 
-Tap = Callable[[int, list[bytes]], None]
+class Tap:
+    """Tells the ledger what one spool keeps and sends on."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.in_flight: dict[int, list[int]] = {}  # Numbers of messages, by the first number in the spool of a batch.
+
+    def on_kept(self, contents: list[bytes]) -> None:
+        for content in contents:
+            self.world.ledger.on_spooled(number_of(content))
+
+    def on_sent(self, first: int, contents: list[bytes]) -> None:
+        self.in_flight[first] = [number_of(content) for content in contents]
+        self.see()
+
+    def on_answered(self, first: int) -> None:
+        del self.in_flight[first]
+
+    def see(self) -> None:
+        """Tell the ledger that messages are still in flight."""
+        for numbers in self.in_flight.values():
+            for number in numbers:
+                self.world.ledger.on_sent_on(number, self.world.scheduler.now)
 
 
 def tapped_spool(taps: dict[int, Tap]) -> type[Spool]:
-    """Returns a class of spools that tell what is added to them, each to the tap of its identity. A spool becomes one,
-    because its own attributes are fixed. Each world has a class of its own, and so lets go of its spools."""
+    """Returns a class of spools that tell what becomes of messages, each to the tap of its identity. A spool becomes
+    one, because its own attributes are fixed. Each world has a class of its own, and so lets go of its spools."""
 
     class TappedSpool(Spool):
         __slots__ = ()
@@ -97,8 +119,19 @@ def tapped_spool(taps: dict[int, Tap]) -> type[Spool]:
         ) -> bool:
             first = self.next_seq
             slow = super().enqueue(contents, keys, kind, size, pending)
-            taps[id(self)](first, contents[: self.next_seq - first])
+            taps[id(self)].on_kept(contents[: self.next_seq - first])
             return slow
+
+        def _send(self, head: Span, target: AnyQueue, overdue: int) -> None:
+            batch, first = head.batch, head.first
+            hi = self._cut(head, overdue, self._note_of(first))
+            taps[id(self)].on_sent(first, batch.contents[head.lo : hi])
+            super()._send(head, target, overdue)
+
+        def on_complete(self, pending: Pending) -> None:
+            assert isinstance(pending, PendingForward)
+            taps[id(self)].on_answered(pending.first)
+            super().on_complete(pending)
 
     return TappedSpool
 
@@ -109,8 +142,6 @@ class Spooling:
     def __init__(self, world: World) -> None:
         self.world = world
         self.spooled: dict[tuple[str, int, int], int] = {}  # Messages sent on, by node, life and queue.
-        self.kept: dict[bytes, deque[tuple[int, int]]] = {}  # By name of a spool: its numbers, and those of messages.
-        self.sending: dict[bytes, deque[tuple[int, int]]] = {}  # The same, for messages in flight.
         self.tapped: dict[str, SpoolRegistry] = {}  # By node.
         self.taps: dict[int, Tap] = {}
         self.tapped_spool = tapped_spool(self.taps)
@@ -127,7 +158,7 @@ class Spooling:
             self.tapped[machine.name] = spools
             self._tap_all(spools)
         for spool in spools.by_target.values():
-            self._follow(spool)
+            self.taps[id(spool)].see()
             self.spooled[machine.name, machine.lives, spool.target] = spool.sent
             if self.ambushes and spool.batches_under_way:
                 self._ambush(machine, spools, spool, **self.ambushes.pop(0))
@@ -152,37 +183,8 @@ class Spooling:
 
     def _tap(self, spool: Spool) -> None:
         """Has the ledger told what is spooled, before any client is confirmed."""
-
-        def tap(first: int, contents: list[bytes]) -> None:
-            kept = self.kept.setdefault(spool.name, deque())
-            for seq, content in enumerate(contents, first):
-                number = number_of(content)
-                self.world.ledger.on_spooled(number)
-                kept.append((seq, number))
-
-        self.taps[id(spool)] = tap
+        self.taps[id(spool)] = Tap(self.world)
         spool.__class__ = self.tapped_spool
-
-    def _follow(self, spool: Spool) -> None:
-        """Tells the ledger what is sent on."""
-        kept = self.kept.setdefault(spool.name, deque())
-        delivery = spool.delivery
-        here = [*(one.rest.first for one in delivery.lent.values()), delivery.aside.first]
-        fronts = [spool.ready[0].first if spool.ready else spool.next_seq, *(one for one in here if one is not None)]
-        front = min(fronts)
-        sending = self.sending.setdefault(spool.name, deque())
-        while sending and sending[-1][0] >= front:
-            kept.appendleft(sending.pop())  # It will be sent again.
-        while kept and kept[0][0] < front:
-            if not delivery.may_send:
-                kept.popleft()  # A client of this node was given it.
-                continue
-            sending.append(kept.popleft())
-            self.world.ledger.on_sent_on(sending[-1][1], self.world.scheduler.now)
-        while len(sending) > spool.under_way_count:
-            sending.popleft()
-        for _, number in sending:
-            self.world.ledger.on_sent_on(number, self.world.scheduler.now)
 
     def fault_tighten(self, share: float, seconds: float) -> None:
         self.tightenings.append((share, seconds))
