@@ -10,8 +10,8 @@ CODE := $(sort $(dir $(wildcard $(addsuffix /*.py,leveret pyspark_leveret simula
 NODE_PACKAGES := amqplib mqtt stompit @stomp/stompjs ws
 NODE_CLIENTS := node_modules/.amqplib-mqtt-stomp
 CORES := $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8))')
-# Tests of clusters mostly wait: with two processes more than there are cores, these are never idle. Others compute.
-PROCESSES := $(shell echo $$(($(CORES) + 2)))
+# Tests of clusters mostly wait: with three processes more than there are cores, these are hardly idle. Others compute.
+PROCESSES := $(shell echo $$(($(CORES) + 3)))
 PURE_PROCESSES := $(shell echo $$(($(CORES) + 1)))
 
 # Bytecode is kept even where the environment asks for none: without it each node that a test starts, and each process
