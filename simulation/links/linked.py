@@ -67,6 +67,7 @@ class Insider:
         self.node = node
         self.life = machine.lives
         self.session = Session(node.broker.enter(self, "guest", "/"), self, "insider")
+        self.unanswered: set[int] = set()  # Numbers of messages that are neither safe nor refused yet.
 
     @property
     def is_alive(self) -> bool:
@@ -169,7 +170,7 @@ class LinkedWorld(World):
     def burst(self, machine: Machine, source: Source, count: int) -> None:
         """Publish some messages at a node."""
         node = None if machine.server is None else machine.server.node
-        if node is None or not machine.serving:
+        if node is None or not machine.serving or self.is_over:
             return
         publisher = self.publishers.get(machine.name)
         if publisher is None or not publisher.is_alive:
@@ -185,13 +186,17 @@ class LinkedWorld(World):
         exchange, key = ("", source.name) if source.is_queue else (source.name, f"key {number % KEYS}")
 
         def then(is_safe: bool) -> None:
+            publisher.unanswered.discard(number)
             if is_safe:
                 self.safe[source].add(number)
 
+        publisher.unanswered.add(number)
         try:
             if not publisher.session.publish(exchange, key, made, then):
+                publisher.unanswered.discard(number)
                 self.safe[source].discard(number)  # It went nowhere.
         except Refused as refused:
+            publisher.unanswered.discard(number)
             self.note(publisher.machine.name, f"a publish is refused: {refused}")
 
     # -- What must hold ------------------------------------------------------------------------------------------
@@ -230,9 +235,13 @@ class LinkedWorld(World):
         return f"{left} messages are left in {place}" if left else ""
 
     def await_rest(self) -> None:
-        """Nothing more is published. Wait until all links run, and what they take from is empty."""
+        """Nothing more is published. Wait until all is answered, all links run, and what they take from is empty."""
         self.is_over = True
-        self.must(QUIET_S, lambda: not self.unrest(), self.unrest)
+        self.must(QUIET_S, lambda: not self._on_the_way() and not self.unrest(), self.unrest)
+
+    def _on_the_way(self) -> bool:
+        """Return whether publishes have not come to the queues that links take from."""
+        return any(one.is_alive and one.unanswered for one in self.publishers.values())
 
     def unrest(self) -> str:
         raise NotImplementedError
