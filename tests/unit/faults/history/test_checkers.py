@@ -338,6 +338,18 @@ def test_old_answers_are_counted_where_they_are_not_promised_to_be_new(book: Boo
     assert verdict.code == KEPT and verdict.figures["not linearizable"] == 1
 
 
+def test_lookups_may_differ_while_a_change_is_made_and_not_after_it(book: Book) -> None:
+    book.register("a", 10, 20, "declare", value=1)
+    book.register("a", 30, 60, "delete")
+    book.register("b", 35, 40, "read", "absent")
+    book.register("c", 41, 50, "declare", "refused", value=2)
+    verdict = book.judge()
+    assert verdict.code == KEPT and verdict.figures["not linearizable"] == 1
+    book.register("c", 61, 70, "read", "present")
+    verdict = book.judge()
+    assert verdict.code == BROKEN and "c read: present" in verdict.findings[0]
+
+
 def test_two_values_at_once(book: Book) -> None:
     book.register("a", 10, 20, "declare", value=1)
     book.register("b", 21, 30, "declare", value=2)
