@@ -63,9 +63,14 @@ def play(turns: list[Turn]) -> Iterator[int]:
             yield verdict.code
 
 
-def check(folders: list[str]) -> int:
+def check(words: list[str]) -> int:
+    """Judges histories again."""
+    parser = argparse.ArgumentParser(
+        prog="python -m faults check", description="Checks the histories of earlier runs again, without any broker."
+    )
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="with histories: a run says where they are")
     code = KEPT
-    for folder in folders:
+    for folder in parser.parse_args(words).folders:
         try:
             verdict = judge(Path(folder))
         except ValueError as error:
@@ -75,6 +80,23 @@ def check(folders: list[str]) -> int:
         print(f"{folder}: {verdict.told()}")
         code = BROKEN if BROKEN in (code, verdict.code) else max(code, verdict.code)
     return code
+
+
+def write_ledgers(words: list[str]) -> int:
+    """Writes histories as ledgers."""
+    parser = argparse.ArgumentParser(
+        prog="python -m faults ledgers", description="Writes histories in the form that `leveret pipeline audit` reads."
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="with the histories of a run")
+    parser.add_argument("out", type=Path, metavar="OUT", help="the folder of the ledgers")
+    options = parser.parse_args(words)
+    try:
+        confirmed, delivered = ledgers.write(options.folder, options.out)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return UNSAID
+    print(f"{confirmed} confirms and {delivered} deliveries are in {options.out}")
+    return 0
 
 
 def _by_row(named: tuple[str, Case]) -> int:
@@ -88,13 +110,13 @@ def listed() -> str:
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["check"]:
-        return check(sys.argv[2:])
-    if sys.argv[1:2] == ["ledgers"] and len(sys.argv) == 4:
-        confirmed, delivered = ledgers.write(Path(sys.argv[2]), Path(sys.argv[3]))
-        print(f"{confirmed} confirms and {delivered} deliveries are in {sys.argv[3]}")
-        return 0
-    parser = argparse.ArgumentParser(prog="python -m faults", description="Faults of real clusters. See also: check")
+    if sys.argv[1:2] in (["check"], ["ledgers"]):
+        return {"check": check, "ledgers": write_ledgers}[sys.argv[1]](sys.argv[2:])
+    parser = argparse.ArgumentParser(
+        prog="python -m faults",
+        description="Faults of real clusters.",
+        epilog="Two commands read histories of earlier runs: `check --help`, `ledgers --help`.",
+    )
     parser.add_argument("--list", action="store_true", help="list the cases")
     parser.add_argument("--case", action="append", choices=CASES, default=[], metavar="NAME")
     parser.add_argument("--all", action="store_true", help="all cases, one after the other")
