@@ -239,8 +239,6 @@ class Detachment:
             self.pass_on(detached)
 
     def _end(self, detached: DetachedQueue) -> None:
-        if detached.front is not None:
-            detached.front.end_detached()
         self._hear(detached)
         consumers = detached.finish()
         self.pass_on(detached)  # Before the master delivers anything.

@@ -77,8 +77,8 @@ class RemoteQueue:
     """A queue of another node. Has the methods of `Queue` that channels and the broker's turn use."""
 
     __slots__ = (
-        "applied_rules", "broker", "deleted", "detached_queue", "is_hopeless", "is_late", "is_moving", "is_used",
-        "parked", "policy_version", "spec", "spool", "subscriptions", "successor", "waiting", "waiting_consumers",
+        "applied_rules", "broker", "deleted", "is_hopeless", "is_late", "is_moving", "is_used", "parked",
+        "policy_version", "spec", "spool", "subscriptions", "successor", "waiting", "waiting_consumers",
     )  # fmt: skip
 
     is_local: Literal[False] = False
@@ -100,7 +100,6 @@ class RemoteQueue:
         self.waiting_consumers: dict[Subscriber, Callable[[Refusal | None], None] | None] = {}
         self.is_hopeless = False  # A wait for its next master has ended without one, and none has come since.
         self.is_late = False  # Publishes do not wait any longer for its next master.
-        self.detached_queue: DetachedQueue | None = None  # Serves clients of this node while it is detached.
         self.spool = broker.spools.attach(self)  # While this node keeps publishes for it.
 
     def __repr__(self) -> str:
@@ -447,15 +446,13 @@ class RemoteQueue:
             return False
         return True
 
-    def end_detached(self) -> None:
-        """The other node is back, or this one is not to serve by itself any more."""
-        self.detached_queue = None
-
     def detached(self) -> DetachedQueue | None:
         """Returns the queue that serves clients from this node's copy while the master is unreachable, if wanted."""
-        if self.detached_queue is None and self.parked is None and not self.deleted and self.broker.detachment.is_due:
-            self.detached_queue = self.broker.detachment.begin(self)
-        return self.detached_queue
+        detachment = self.broker.detachment
+        detached = detachment.queues.get(self.spec.id)
+        if detached is not None and detached.is_serving:
+            return detached  # Perhaps begun by another object: two stand for a queue that this node leads no longer.
+        return detachment.begin(self) if self.parked is None and not self.deleted and detachment.is_due else None
 
     def _waits(self) -> bool:
         return self.parked is not None or self._has_none() or self._is_in_doubt()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from leveret.broker.delivery.answers import Got
 from leveret.broker.mirrors.detached import Anchors, DetachedQueue, Stage
 from leveret.broker.mirrors.detachment import DUE_TICKS, mark_shown
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model import commands as c
+from leveret.metadata.model.refusals import Refusal
 from leveret.metadata.model.view import View
 from leveret.metadata.rules.partition_handling import PartitionHandling, Strategy
 from leveret.protocol import methods as m
@@ -345,3 +348,28 @@ def test_a_queue_that_is_deleted() -> None:
     assert [type(one) for one in client.methods()] == [m.BasicCancel]
     client.send(m.BasicAck(1))
     assert client.take() == []
+
+
+def test_a_node_that_hears_late_that_it_leads_no_longer() -> None:
+    """Another master was agreed on before the cut, and a slow disk has delayed that. Then two objects stand for the
+    queue: one for clients, and the one that a get turns to which has waited for the disk."""
+    pair = Pair("b")
+    pair.fill(*BODIES)
+    old, broker = pair["b"].queue("q"), pair["b"].broker
+    spec = pair["b"].metadata.queues["/", "q"]
+    assert spec.view is not None
+    pair.cut()
+    client = consumer(pair, "b", prefetch=1)
+    assert delivered(client) == MARKED[:1]
+    got: list[Got | Refusal | None] = []
+    broker.when_loaded(old, lambda: old.fetch(False, lambda: True, got.append))
+    broker._on_view(replace(spec, node="a", view=spec.view._replace(version=2, epoch=2, master="a")))
+    pair.run()
+    assert pair.detached.stage is Stage.SERVING and len(pair.detached.consumers) == 1
+    (answer,) = got
+    assert isinstance(answer, Got) and answer.queue is pair.detached
+    client.send(m.BasicGet(queue="q"))
+    assert delivered(client) == MARKED[2:]
+    client.send(m.BasicAck(2, multiple=True))
+    pair.heal()
+    assert not pair.detached.is_serving and list(pair.detached.out) == [(2, 2)]
