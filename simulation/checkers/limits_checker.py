@@ -3,8 +3,9 @@
 queues          there are never more than the limit of a vhost, whichever clients declare them at the same time, and
                 what was declared is there: all of it goes through one list of commands
 connections     no node accepts more than the limit by itself. Nodes learn of each other's with a delay, and may accept
-                too many together meanwhile; that is not checked. But in the end, without faults, exactly as many
-                connections are accepted as the limit says, whichever node died with how many
+                too many together meanwhile; that is not checked. But in the end, without faults, and where each has
+                heard what the others have, exactly as many connections are accepted as the limit says, whichever node
+                died with how many
 channels        likewise
 """
 

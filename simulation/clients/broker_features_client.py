@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from simulation.checkers.stream_checker import Reader
 
 SCAN_PREFETCH: Final = 50
+TELL_S: Final = 0.2  # A node tells the others at once, and what it has told is soon there unless the link is busy.
 
 
 class BrokerFeaturesClient(Client):
@@ -245,11 +246,12 @@ class BrokerFeaturesClient(Client):
         """Counts how many connections one node accepts while the others refuse, and how many channels. For the end
         of a run."""
         taken: list[TightSession] = []
+        await self._until_told()
         for where in (*[node] * (connections + 1), *range(len(self.nodes))):
             session = await self._enter(where)
             if session is not None:
                 taken.append(session)
-            await asyncio.sleep(0.2)
+            await self._until_told()
         into.append(len(taken) if all(one.node == self.nodes[node] for one in taken) else -1)
         elsewhere = await self._enter(node + 1, "/")
         if elsewhere is not None:
@@ -266,5 +268,12 @@ class BrokerFeaturesClient(Client):
                 await session.open_channel(confirms=False)
             except Lost:
                 return number
-            await asyncio.sleep(0.2)
+            await self._until_told()
         return -1
+
+    async def _until_told(self) -> None:
+        """Waits until nodes have heard from each other how many connections and channels they have."""
+        await asyncio.sleep(TELL_S)
+        has_arrived = self.loop.network.arrival(self.nodes)
+        while not has_arrived():  # It may take seconds: dead letters that a full queue refuses are sent ever again.
+            await asyncio.sleep(TELL_S)

@@ -25,7 +25,7 @@ import asyncio
 import random
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -301,6 +301,7 @@ class Pipe:
         self.cuts_left = CUTS_MAX  # How many such pieces are left, to bound the work.
         self.unsent: deque[tuple[float, bytes]] = deque()
         self.unsent_bytes = 0
+        self.written = 0  # Bytes, from the beginning.
         self.under_way = 0  # Bytes that were sent, and not read yet.
         self.arrives_at = 0.0
         self.stalled: deque[tuple[float, bytes | str]] = deque()
@@ -311,9 +312,15 @@ class Pipe:
     def way(self) -> tuple[str, str]:
         return self.source.loop.place, self.target.loop.place
 
+    @property
+    def read(self) -> int:
+        """Returns how many of the bytes that were written the reader has taken."""
+        return self.written - self.unsent_bytes - self.under_way
+
     def write(self, data: bytes) -> None:
         self.unsent.append((self.network.scheduler.now, data))
         self.unsent_bytes += len(data)
+        self.written += len(data)
         self._send()
 
     def forget_unsent(self) -> None:
@@ -434,6 +441,13 @@ class Network:
             del self.stalled[pipe]
             pipe.go_on()
         self._try_again()
+
+    def arrival(self, places: Collection[str]) -> Callable[[], bool]:
+        """Returns a function that tells whether these places have read all that they have written to each other until
+        now, as far as the connections are still there."""
+        pipes = [one.out for one in self.endpoints if all(place in places for place in one.out.way)]
+        marks = [(pipe, pipe.written) for pipe in pipes]
+        return lambda: all(pipe.read >= mark for pipe, mark in marks if pipe.source in self.endpoints)
 
     def _try_again(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -101,6 +101,26 @@ def test_what_stood_still_goes_on_in_order(seed: int) -> None:
     assert pair.b.received == sent
 
 
+def test_it_is_known_when_all_that_was_written_is_read() -> None:
+    pair = Pair(1)
+    pair.connect()
+    pair.b.transport.pause_reading()
+    pair.a.transport.write(b"first")
+    elsewhere, has_arrived = pair.network.arrival(["a", "c"]), pair.network.arrival(["a", "b"])
+    pair.run()
+    assert elsewhere() and not has_arrived()
+    pair.b.transport.resume_reading()
+    pair.run()
+    pair.b.transport.pause_reading()
+    pair.a.transport.write(b"later")
+    pair.run()
+    assert has_arrived() and not pair.network.arrival(["a", "b"])()
+    reset = pair.network.arrival(["a", "b"])
+    pair.network.reset(pair.a.transport)
+    pair.run()
+    assert reset()
+
+
 def test_one_way_is_cut_and_the_other_is_not() -> None:
     pair = Pair(1)
     pair.connect()
