@@ -140,7 +140,8 @@ class Gate(Protocol):
         """The queue's next block, with all that was enqueued until now."""
 
     def on_confirmed(self, number: int) -> bool:
-        """Blocks up to this one are where they must be. True: more may be handed out now."""
+        """Blocks up to this one are where they must be. True: more may be handed out now, or gets that wait should
+        ask again."""
 
     def claimed_undelivered(self) -> list[tuple[int, int]]:
         """Return the ranges of messages that could have been delivered, and never were."""

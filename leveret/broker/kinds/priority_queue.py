@@ -306,7 +306,9 @@ class ExactClaims(DeliveryClaims):
     node's log it is marked as redelivered then, too, which is undone where it is read back (`unmark`).
     """
 
-    __slots__ = ("claimed_in", "claims", "delivered", "fresh", "is_short", "levels", "sure", "unseen", "waiting")
+    __slots__ = (
+        "asked", "claimed_in", "claims", "delivered", "fresh", "is_short", "levels", "sure", "unseen", "waiting",
+    )  # fmt: skip
 
     def __init__(self, queue: PriorityQueue) -> None:
         self.levels = queue.levels
@@ -318,6 +320,7 @@ class ExactClaims(DeliveryClaims):
         self.fresh: list[tuple[int, int]] = []  # Handed out before they were in a block.
         self.delivered = 0  # Since the last block.
         self.is_short = False  # More could be claimed than was.
+        self.asked = False  # A get waits for the next block.
         super().__init__(queue)
 
     def _limit(self) -> None:
@@ -363,6 +366,7 @@ class ExactClaims(DeliveryClaims):
     def want(self, number: int) -> Gap:
         if number not in self.claims:
             self.gets += 1
+            self.asked = True
             self.queue.note_deliveries()
             self.queue.host.dirty[self.queue] = None
         self.needed = 1 + min(self.gets // GETS_EXACT, GETS_AHEAD_MAX)
@@ -397,8 +401,9 @@ class ExactClaims(DeliveryClaims):
         for first, last in block.settled:
             for numbers in (self.claims, self.sure, self.waiting, self.unseen):
                 numbers.remove(first, last)
-        if later:
+        if later or self.asked:  # Also without a claim: what the get waits for may be gone, or not the first any more.
             self.claimed_in.append((block.number, later))
+        self.asked = False
         block.requeued = merged([*block.requeued, *now, *later])
 
     def _await(self, batch: Batch, lo: int, hi: int) -> None:
@@ -424,6 +429,7 @@ class ExactClaims(DeliveryClaims):
         return max(self.ahead, self.needed)
 
     def on_confirmed(self, number: int) -> bool:
+        """Blocks up to this one are where they must be. True: one has claimed something, or a get waits for it."""
         under_way = self.claimed_in
         before = len(under_way)
         while under_way and under_way[0][0] <= number:

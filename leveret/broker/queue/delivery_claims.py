@@ -138,9 +138,11 @@ class DeliveryClaims:
         self.claimed = max(self.claimed, delivered, wanted)
 
     def on_confirmed(self, number: int) -> bool:
-        """Blocks up to this one are where they must be. True: more may be handed out now."""
-        before, under_way = self.queue.open_through, self.under_way
+        """Blocks up to this one are where they must be. True: one has claimed something, so gets should ask again. What
+        they waited for may be gone, and the queue be open, for what came after it."""
+        under_way = self.under_way
+        before = len(under_way)
         while under_way and under_way[0][0] <= number:
             self.known = max(self.known, under_way.pop(0)[1])
         self._limit()
-        return self.queue.open_through > before
+        return len(under_way) < before

@@ -196,6 +196,37 @@ def test_one_get_after_the_other() -> None:
     assert set(taken) <= marked and len(marked) < 80
 
 
+@pytest.mark.parametrize(
+    ("levels", "is_purged", "expected"),
+    [((), True, [None]), ((5,), False, [3]), ((0,), True, [3])],
+    ids=["nothing is left", "a higher one comes", "another one is left"],
+)
+def test_a_get_is_answered_if_what_it_waited_for_is_not_first_any_more(
+    levels: tuple[int, ...], is_purged: bool, expected: list[int | None]
+) -> None:
+    rings, _, queue = a_ring()
+    fill(rings, queue, 1, 2)
+    found: list[Any] = []
+    queue.fetch(False, lambda: True, found.append)
+    if is_purged:
+        queue.purge()
+    for level in levels:
+        put(queue, content(b"new", level))
+    rings.run()
+    assert [one and one.batch.first + one.at for one in found] == expected
+
+
+def test_a_get_is_answered_if_another_one_takes_a_higher_message_meanwhile() -> None:
+    rings, _, queue = a_ring()
+    fill(rings, queue, 1, 2)
+    found: list[Any] = []
+    queue.fetch(False, lambda: True, found.append)
+    put(queue, content(b"new", 5))
+    queue.fetch(False, lambda: True, found.append)
+    rings.run()
+    assert [one.batch.first + one.at for one in found] == [3, 2]
+
+
 @pytest.mark.usefixtures("keeps_nothing")
 def test_what_was_claimed_and_forgotten_is_no_redelivery() -> None:
     rings, _, queue = a_ring()

@@ -237,6 +237,26 @@ def test_one_get_after_the_other(rings: Rings) -> None:
     assert again[:1_000] == list(range(1, 1_001)) and len(again) < 1_070
 
 
+def test_a_get_is_answered_if_what_it_waited_for_is_gone(rings: Rings) -> None:
+    """A consumer has taken what came after that, which no claim was needed for."""
+    number = rings.declare("q", ONE)
+    rings.publish(ONE, "q", 1)
+    queue = queue_at(rings, ONE, number)
+    got: list[Any] = []
+    queue.fetch(False, lambda: True, got.append)
+    rings._turn(rings.servers[ONE])
+    assert isinstance(queue.gate, DeliveryClaims) and queue.gate.under_way
+    queue.purge()
+    reader = Reader(queue, 10)
+    queue.add_consumer(reader)
+    queue.enqueue([b"x"], [b""], PERSISTENT, 1, None)
+    queue.pump()
+    assert reader.seen == [2] and got == []
+    rings.servers[ONE].world.broker.dirty.clear()  # The next block waits for the disk.
+    rings.run()
+    assert got == [None]
+
+
 def test_a_get_that_waits_is_answered_by_the_next_master(rings: Rings) -> None:
     """This node led it, and leads it again with the next epoch."""
     number, queue = backlog(rings, 10)
