@@ -3,7 +3,7 @@
     no gap          a policy that replaces a mirror keeps the old one until the new one is in sync
     one master      a queue has one master in an epoch
     no force        no promotion is forced unless a policy or an operator has asked for it
-    everywhere      what is confirmed is on the disk of every living member in sync
+    everywhere      what is confirmed is on the disk of every living member in sync, unless its queue is deleted
     equal           a block that two members have applied is the same at both, whoever made it
     kept            as in `ledger`, as long as one of the disks survives that the queue's view calls in sync
     served          within a bounded time after everything is healed, each queue has a master that serves, and its
@@ -280,6 +280,9 @@ class MirrorChecker:
         ledger.check_confirmed = self._check_confirmed
         self.tapped: dict[str, object] = {}
         self.applied: dict[str, int] = {}
+        self.holders: dict[tuple[str, int], int] = {}  # Queue and message: the id of the queue whose block has it.
+        self.existed: dict[int, int] = {}  # By queue id: the last command after which a node had the queue.
+        self.deleted: set[int] = set()  # Ids of queues that some node has deleted, as all have agreed.
 
     # -- What nodes show -----------------------------------------------------------------------------------------
 
@@ -293,6 +296,7 @@ class MirrorChecker:
             for spec in node.metadata.queues.values():
                 self._on_spec(name, spec)
                 self._on_rules(name, spec.name, node.member_changes.rules_of(spec))
+            self._look_for_deleted({spec.id for spec in node.metadata.queues.values()}, node.cluster.applied_index)
         self.copies.observe(name, node)
         for number, mirror in mirrors.mirrors.items():
             master = mirror.member.master
@@ -331,6 +335,13 @@ class MirrorChecker:
             if before is not None:
                 self._check_leaving(queue, before, view)
 
+    def _look_for_deleted(self, existing: set[int], index: int) -> None:
+        """Gets the ids of all queues that a node has after a command. No id is given twice."""
+        for number in existing:
+            self.existed[number] = max(index, self.existed.get(number, 0))
+        # A node that was reset has applied less than the others, and has deleted nothing.
+        self.deleted |= {number for number, last in self.existed.items() if number not in existing and index > last}
+
     def _on_rules(self, name: str, queue: str, rules: Rules) -> None:
         """Records the rules that a node applies to a queue."""
         if rules.asynchronous or queue in self.ledger.losses:
@@ -366,23 +377,25 @@ class MirrorChecker:
         """Checks that a confirmed message is on the disk of every living member in sync."""
         losses = self.ledger.losses_of(message.queue)
         epoch, number = losses.blocks.get(message.number, (0, 0))
-        of_name = [one for one, name in self.names.items() if name == message.queue and one in self.views]
-        if not epoch or not of_name or losses.is_loose(message.published_at, self.clock()):
+        holder = self.holders.get((message.queue, message.number), 0)
+        if not epoch or holder not in self.views or losses.is_loose(message.published_at, self.clock()):
             return
+        if holder in self.deleted:
+            return  # Its messages are confirmed, also before each member knows that it is deleted.
         if message.number in self.ledger.spooled:
             return  # It is spooled on disk, and will be sent on.
         if self.ledger.queue(message.queue).lost or any(one.lossy > epoch for one in losses.beginnings.values()):
             return
-        for name, disk in self.views[max(of_name)].in_sync:
+        for name, disk in self.views[holder].in_sync:
             node = self.living.get(name)
-            mirror = None if node is None else node.broker.mirrors.mirrors.get(max(of_name))
+            mirror = None if node is None else node.broker.mirrors.mirrors.get(holder)
             if mirror is None or mirror.member.disk != disk:
                 continue
             member = mirror.member
-            ring = self._ring(max(of_name), epoch)
+            ring = self._ring(holder, epoch)
             # For the present ring, everything before it belongs to one epoch.
-            if ring < len(self.ended.get(max(of_name), ())):
-                known = self.blocks.get((max(of_name), ring, number), (0, ""))[0] == epoch
+            if ring < len(self.ended.get(holder, ())):
+                known = self.blocks.get((holder, ring, number), (0, ""))[0] == epoch
             else:
                 known = member.tail.epoch_at(number) == epoch
             if not known or (message.persistent and member.own_durable < number):
@@ -443,6 +456,7 @@ class MirrorChecker:
         blocks = self.ledger.losses_of(queue).blocks
         for number in numbers:  # Producers publish again what was lost with a master: see `clients.producer`.
             blocks[number] = max(blocks.get(number, (0, 0)), (block.epoch, block.number))
+            self.holders[queue, number] = max(self.holders.get((queue, number), 0), block.queue)
 
     def _check_entry(self, block: Block, queue: str, number: int) -> None:
         """Checks that a master enqueues a message once, and after all earlier ones of its channel."""
