@@ -206,7 +206,7 @@ class World:
 
         def down(peer: str, reason: str) -> None:
             self.note(machine.name, f"has lost {peer}: {reason}")
-            self.ledger.on_link_lost(machine.name, peer.partition("@")[2], self.scheduler.now)
+            self.ledger.on_link_down(machine.name, peer.partition("@")[2], self.scheduler.now)
             on_down(peer, reason)
             if self.pauses is not None:
                 self.pauses.on_link(machine, peer, False)

@@ -74,7 +74,6 @@ class Message:
     deliveries: list[Delivery] = field(default_factory=list)
     extras: Extras = NO_EXTRAS
     rejected: bool = False  # A client rejected it, and its queue dead-letters.
-    node: str = ""  # The node that its client is connected to; "" if it may be published at several.
 
     def __str__(self) -> str:
         return f"message {self.number} of {self.queue}"
@@ -92,7 +91,6 @@ class QueueFacts:
 
 
 SILENCE_S: Final = 5.0  # How long a link has been silent when it counts as lost.
-SEEN_S: Final = 0.03  # Nodes are observed once in each pass of their loops.
 NOTED_S: Final = 0.25  # How long after a delivery the log certainly knows of it, unless disks stall.
 SLOW_S: Final = 3.0  # How long it takes until what a slow disk has left undone is done.
 MOVED_S: Final = 10.0  # Time after a move until every node knows of it.
@@ -114,12 +112,12 @@ class Ledger:
         self.crashes: list[tuple[float, str]] = []
         self.slow: list[tuple[float, float, str]] = []  # From when to when which node or its disk was slow.
         self.downs: dict[tuple[str, str], list[float]] = {}  # When a link went down, by its two nodes in order.
-        self.noticed: dict[str, list[float]] = {}  # When a node noticed that, by the node.
-        self.minorities: dict[str, list[float]] = {}  # When a node was seen to have lost the majority.
-        self.alarms: dict[str, list[list[float]]] = {}  # By node: periods in which it takes no publishes.
         self.seen: dict[tuple[str, str], int] = {}  # The last number of a stream that a consumer got.
         self.spooled: dict[int, float] = {}  # Spooled messages, and when each was first sent on (inf: not yet).
         self.under_way: dict[int, float] = {}  # When a spooled message was last seen in flight.
+        self.kept_at: dict[int, float] = {}  # When a message was first spooled.
+        self.starts: dict[str, list[float]] = {}  # When a node was seen to have begun with the spools of its log.
+        self.shared: dict[tuple[str, int], float] = {}  # Queue and message: since when another node may have it.
         self.redelivered = 0
         self.late = 0
         self.apart = DetachedChecker(fail)
@@ -146,28 +144,8 @@ class Ledger:
             if facts.owner in (None, node):
                 facts.lost, facts.declared = True, False
 
-    def on_link_lost(self, node: str, other: str, at: float) -> None:
-        """A node has noticed that its link to another one is down."""
-        self.noticed.setdefault(node, []).append(at)
-        self.on_link_down(node, other, at)
-
     def on_link_down(self, a: str, b: str, at: float) -> None:
         self.downs.setdefault((min(a, b), max(a, b)), []).append(at)
-
-    def on_alarm(self, node: str, is_set: bool) -> None:
-        """A node was seen with or without an alarm."""
-        spans = self.alarms.setdefault(node, [])
-        is_open = bool(spans) and spans[-1][1] == float("inf")
-        if is_set and not is_open:
-            spans.append([self.clock(), float("inf")])
-        elif is_open and not is_set:
-            spans[-1][1] = self.clock()
-
-    def taken_at(self, message: Message) -> float:
-        """Returns the time before which no node has taken the message from its client: a publish that comes during an
-        alarm waits until the alarm is over."""
-        spans = self.alarms.get(message.node, ())
-        return max([message.published_at, *(end for start, end in spans if start <= message.published_at < end)])
 
     def may_be_missing(self, queue: str, inaccessible: bool) -> bool:
         """Returns whether a node may answer that it does not know the queue, or that the queue's node is down."""
@@ -198,6 +176,15 @@ class Ledger:
 
     def on_spooled(self, number: int) -> None:
         self.spooled.setdefault(number, float("inf"))
+        self.kept_at.setdefault(number, self.clock())
+
+    def on_spools_read(self, node: str) -> None:
+        """A node has started, and has what its spools held before."""
+        self.starts.setdefault(node, []).append(self.clock())
+
+    def on_shared(self, queue: str, number: int) -> None:
+        """A node sends a message to another one, for its queue, or has put it into a block of a mirrored queue."""
+        self.shared.setdefault((queue, number), self.clock())
 
     def on_sent_on(self, number: int, at: float) -> None:
         """A spooled message is sent on to its queue."""
@@ -224,9 +211,9 @@ class Ledger:
         if not self.is_disturbed():
             self.fail(f"{session} has lost its connection to {node} without any reason: {why}")
 
-    def on_published(self, queue: str, stream: str, persistent: bool, at: float, node: str = "") -> Message:
+    def on_published(self, queue: str, stream: str, persistent: bool, at: float) -> Message:
         number = len(self.messages) + 1
-        message = self.messages[number] = Message(number, queue, stream, persistent, at, node=node)
+        message = self.messages[number] = Message(number, queue, stream, persistent, at)
         self.queue(queue)
         return message
 
@@ -257,18 +244,18 @@ class Ledger:
             self.apart.on_kept(message, delivery, at, is_only_here)
 
     def is_only_here(self, message: Message, delivery: Delivery) -> bool:
-        """Returns whether only the node that delivered a message ever had it: the node took it after it had lost the
-        other one, and it is in a spool."""
+        """Returns whether only the node that delivered a message ever had it: it is in a spool, and was never under
+        way. That it came before the other node was lost proves nothing: it may have waited for its queue's master."""
         was_kept = self.spooled.get(message.number, 0.0) >= delivery.written_at
-        return was_kept and self.taken_at(message) > self._lost_at(delivery)
+        return was_kept and self.shared.get((message.queue, message.number), float("inf")) >= delivery.written_at
 
     def _may_be_unmarked(self, message: Message, delivery: Delivery) -> bool:
-        """Returns whether a node that serves by itself may deliver a message without a mark. A master without a
-        majority sends a publish nowhere, also while it has not noticed yet that the link is lost."""
-        minorities = [at for at in self.minorities.get(delivery.node, ()) if at <= delivery.written_at]
-        lost_at = min(self._lost_at(delivery), max(minorities, default=float("inf")))
-        was_kept = self.spooled.get(message.number, 0.0) >= delivery.written_at
-        return was_kept and self.taken_at(message) > lost_at - SEEN_S
+        """Returns whether a node that serves by itself may deliver a message without a mark. After a start a node does
+        not know which messages of a spool were under way."""
+        if not self.is_only_here(message, delivery):
+            return False
+        kept_at, starts = self.kept_at[message.number], self.starts.get(delivery.node, ())
+        return not any(kept_at < at <= delivery.written_at for at in starts)
 
     def was_heard(self, message: Message, delivery: Delivery, at: float) -> bool:
         """Returns whether the broker certainly received an acknowledgement, since a later publish was confirmed."""
@@ -324,11 +311,6 @@ class Ledger:
         downs = [at for pair, times in self.downs.items() if delivery.node in pair for at in times]
         lost_at = max((at for at in downs if at <= delivery.written_at), default=float("inf"))
         return self.apart.is_of_copy(delivery) and message.settled_at > lost_at - SILENCE_S
-
-    def _lost_at(self, delivery: Delivery) -> float:
-        """Returns when the node that delivered a message had last noticed the loss of another one."""
-        noticed = self.noticed.get(delivery.node, ())
-        return max((at for at in noticed if at <= delivery.written_at), default=float("inf"))
 
     def may_come_back(self, message: Message, at: float) -> bool:
         """Returns whether the acknowledgement of a message may be lost, though it was synced."""

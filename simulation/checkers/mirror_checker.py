@@ -456,6 +456,7 @@ class MirrorChecker:
         blocks = self.ledger.losses_of(queue).blocks
         for number in numbers:  # Producers publish again what was lost with a master: see `clients.producer`.
             blocks[number] = max(blocks.get(number, (0, 0)), (block.epoch, block.number))
+            self.ledger.on_shared(queue, number)
             self.holders[queue, number] = max(self.holders.get((queue, number), 0), block.queue)
 
     def _check_entry(self, block: Block, queue: str, number: int) -> None:

@@ -89,7 +89,7 @@ class Channel:
         self, queue: str, persistent: bool, padding: int, ledger: Ledger, extras: Extras = NO_EXTRAS
     ) -> Message:
         session = self.session
-        message = ledger.on_published(queue, self.stream, persistent, session.loop.scheduler.now, session.node)
+        message = ledger.on_published(queue, self.stream, persistent, session.loop.scheduler.now)
         body = message.body = b"%d %s" % (message.number, b"." * padding)
         self.published += 1
         self.unconfirmed[self.published] = message

@@ -219,7 +219,7 @@ class StompSession(asyncio.Protocol):
         self.send("SEND", message.body, destination=where, receipt=self.receipt([message], proves), **flags)
 
     def _message(self, queue: str, persistent: bool, padding: int, stream: str) -> Message:
-        message = self.ledger.on_published(queue, stream, persistent, self.loop.scheduler.now, self.node)
+        message = self.ledger.on_published(queue, stream, persistent, self.loop.scheduler.now)
         message.body = b"%d %s" % (message.number, b"." * padding)
         return message
 

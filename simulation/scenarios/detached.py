@@ -37,7 +37,6 @@ class Detaching:
     def __init__(self, world: World) -> None:
         self.world = world
         self.records: dict[tuple[str, str], None] = {}  # Existing records of acknowledgements, by node and queue.
-        self.majorities: dict[str, bool] = {}  # By node: whether it had a majority when it was last observed.
         self.sundered: frozenset[tuple[str, str]] = frozenset()  # The ways that are cut for long.
         self.sundered_until = 0.0  # Until when they are cut: no shorter cut ends that.
 
@@ -62,11 +61,7 @@ class Detaching:
         return self.world.scheduler.now < self.sundered_until and step.number % SPARED != 0
 
     def observe_detached(self, machine: Machine, detachment: Detachment) -> None:
-        now, has_majority = self.world.scheduler.now, detachment.broker.mirrors.majority
-        if self.majorities.get(machine.name, True) and not has_majority:
-            self.world.ledger.minorities.setdefault(machine.name, []).append(now)
-        self.majorities[machine.name] = has_majority
-        self.world.ledger.on_alarm(machine.name, detachment.broker.alarm is not None)
+        now = self.world.scheduler.now
         if not detachment.queues and not self.records:
             return
         found = {one.spec.name: one for one in detachment.queues.values()}

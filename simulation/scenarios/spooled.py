@@ -14,7 +14,7 @@ also be empty when everything is healed.
 
 Spools are tapped: they tell what is added to them, sent on and answered. Who looks at a spool when a pass is over does
 not see all of that: a node that is short of memory has the messages on disk only, and those that clients of the node
-have settled meanwhile leave no trace.
+have settled meanwhile leave no trace. So are outboxes: what one of them has sent, another node may have.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.broker.remote.outbox import Outbox
 from leveret.broker.remote.store_and_forward import PendingForward, Spool
 from simulation.amqp.contents import number_of
 from simulation.checkers.room_checker import RoomChecker
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
     from leveret.broker.delivery.batch import Span
     from leveret.broker.delivery.confirms import Pending
+    from leveret.broker.remote.outbox import Outboxes, Parts, Sent
     from leveret.broker.remote.spool_registry import SpoolRegistry
+    from simulation.checkers.ledger import Ledger
     from simulation.core.machine import Machine
     from simulation.world import World
 
@@ -136,6 +139,24 @@ def tapped_spool(taps: dict[int, Tap]) -> type[Spool]:
     return TappedSpool
 
 
+def tapped_outbox(ledger: Ledger) -> type[Outbox]:
+    """Returns a class of outboxes that tell the ledger what they send to other nodes, of all that may be spooled."""
+
+    class TappedOutbox(Outbox):
+        __slots__ = ()
+
+        def send(
+            self, contents: list[bytes], keys: list[bytes], kind: int, size: int, parts: Parts
+        ) -> tuple[Sent, int, int]:
+            queue = self.queue
+            if queue is not None and queue.spec.durable and not queue.spec.exclusive:
+                for content in contents:
+                    ledger.on_shared(queue.spec.name, number_of(content))
+            return super().send(contents, keys, kind, size, parts)
+
+    return TappedOutbox
+
+
 class Spooling:
     """Causes faults while spools are sent on, and tells the ledger what is in them."""
 
@@ -145,6 +166,7 @@ class Spooling:
         self.tapped: dict[str, SpoolRegistry] = {}  # By node.
         self.taps: dict[int, Tap] = {}
         self.tapped_spool = tapped_spool(self.taps)
+        self.tapped_outbox = tapped_outbox(world.ledger)
         self.ambushes: list[dict[str, Any]] = []
         self.tightenings: list[tuple[float, float]] = []
         self.tight: dict[str, Machine] = {}
@@ -156,7 +178,9 @@ class Spooling:
     def observe_spools(self, machine: Machine, spools: SpoolRegistry) -> None:
         if self.tapped.get(machine.name) is not spools:
             self.tapped[machine.name] = spools
+            self.world.ledger.on_spools_read(machine.name)
             self._tap_all(spools)
+            self._tap_outboxes(spools.broker.outboxes)
         for spool in spools.by_target.values():
             self.taps[id(spool)].see()
             self.spooled[machine.name, machine.lives, spool.target] = spool.sent
@@ -185,6 +209,17 @@ class Spooling:
         """Has the ledger told what is spooled, before any client is confirmed."""
         self.taps[id(spool)] = Tap(self.world)
         spool.__class__ = self.tapped_spool
+
+    def _tap_outboxes(self, outboxes: Outboxes) -> None:
+        """Taps the outboxes that a node will make. It has none before clients can publish."""
+        make = outboxes.of
+
+        def tapped_of(target: int) -> Outbox:
+            outbox = make(target)
+            outbox.__class__ = self.tapped_outbox
+            return outbox
+
+        outboxes.of = tapped_of  # type: ignore[method-assign]
 
     def fault_tighten(self, share: float, seconds: float) -> None:
         self.tightenings.append((share, seconds))

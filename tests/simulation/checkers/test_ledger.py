@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -170,26 +171,78 @@ def test_a_link_that_was_lost_before_a_message_was_sent_on_excuses_nothing(story
     assert story.ledger.late == 0 and "which was published later" in story.failures[0]
 
 
+def tell_nothing(ledger: Ledger, number: int) -> None:
+    """The message waits where it was published."""
+
+
+def send(ledger: Ledger, number: int) -> None:
+    ledger.on_shared("q", number)
+
+
+def send_a_copy(ledger: Ledger, number: int) -> None:
+    """The message goes to another queue as well, and only that one is reached."""
+    ledger.on_shared("r", number)
+
+
+def start(ledger: Ledger, number: int) -> None:
+    ledger.on_spools_read("n2")
+
+
+def start_the_other(ledger: Ledger, number: int) -> None:
+    ledger.on_spools_read("n1")
+
+
+def send_on(ledger: Ledger, number: int) -> None:
+    ledger.on_sent_on(number, ledger.clock())
+
+
 @pytest.mark.parametrize(
-    ("node", "published_at", "over_at", "is_excused"),
+    ("before", "after", "needs_mark", "is_settled"),
     [
-        pytest.param("n2", 2.0, 5.0, True, id="the alarm was over when the other node was lost"),
-        pytest.param("n2", 2.0, 4.0, False, id="the alarm was over before"),
-        pytest.param("n2", 0.5, 5.0, False, id="the message was published before the alarm"),
-        pytest.param("n1", 2.0, 5.0, False, id="the message was published at the other node"),
+        pytest.param(tell_nothing, tell_nothing, False, True, id="it has waited for the queue's master"),
+        pytest.param(send, tell_nothing, True, False, id="it was under way when the other node was lost"),
+        pytest.param(send_a_copy, tell_nothing, False, True, id="a copy of it was, to another queue"),
+        pytest.param(start, tell_nothing, False, True, id="its node had started before"),
+        pytest.param(tell_nothing, start, True, True, id="its node was started with it"),
+        pytest.param(tell_nothing, start_the_other, False, True, id="the other node was started"),
+        pytest.param(tell_nothing, send_on, True, False, id="it was sent on out of the spool"),
     ],
 )
-def test_what_a_blocked_connection_held_was_at_no_other_node(
-    story: Story, node: str, published_at: float, over_at: float, is_excused: bool
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_what_was_at_no_other_node_needs_no_mark(
+    story: Story,
+    before: Callable[[Ledger, int], None],
+    after: Callable[[Ledger, int], None],
+    needs_mark: bool,
+    is_settled: bool,
+    is_marked: bool,
 ) -> None:
-    for story.now, is_set in ((1.0, True), (over_at, False)):
-        story.ledger.on_alarm("n2", is_set)
-    (number,) = story.publish(node=node, published_at=published_at)
+    """A message is published at 1.0, and spooled at 4.0 because the other node is lost."""
+    story.now = 1.0
+    (number,) = story.publish()
+    before(story.ledger, number)
+    story.ledger.on_link_down("n1", "n2", 2.0)
+    story.now = 4.0
     story.ledger.on_spooled(number)
-    story.ledger.on_link_lost("n2", "n1", 5.0)
+    story.now = 5.0
+    after(story.ledger, number)
     story.ledger.apart.on_serving("n2", "q", True, 6.0)
+    story.deliver(number, 7.0, again=is_marked, node="n2")
+    is_wrong = needs_mark and not is_marked
+    assert story.failures == (["message 1 of q came from the copy of n2 without a mark"] if is_wrong else [])
+    story.ledger.on_kept(story.ledger.messages[number].deliveries[0], 8.0)
+    assert (story.ledger.messages[number].settled_at == 8.0) is is_settled
+
+
+def test_what_is_sent_later_was_at_no_other_node_when_it_was_delivered(story: Story) -> None:
+    (number,) = story.publish()
+    story.ledger.on_spooled(number)
+    story.ledger.apart.on_serving("n2", "q", True, 6.0)
+    story.now = 7.5
+    story.ledger.on_sent_on(number, story.now)
+    story.ledger.on_shared("q", number)
     story.deliver(number, 7.0, node="n2")
-    assert story.failures == ([] if is_excused else ["message 1 of q came from the copy of n2 without a mark"])
+    assert story.failures == []
 
 
 def test_a_connection_is_lost(story: Story) -> None:
