@@ -392,12 +392,16 @@ class Raft:
 
         UNSAFE, unless it is certain that `peer` does not run, that it does not start before this node has written the
         result to disk, and that it has committed nothing without this node. The last is checked in its log, if that
-        can be read (`remains`). `forget`: remove the other, instead of making it a learner that catches up later.
+        can be read (`remains`). Else it must be agreed on that this node is a voter: a leader of one that was about to
+        make it one, and died before it had written that, leads alone when it is back. `forget`: remove the other,
+        instead of making it a learner that catches up later.
         """
         if not self._is_other_of_two(peer):
             raise Refused(f"{self.id} and {peer} are not the only two voters")
         if self._install is not None or self._assembly is not None:
             raise Refused("a snapshot is on its way from the leader")
+        if remains is None and not forget and not self.log.is_membership_committed:
+            raise Refused(f"it is not agreed on that {self.id} is a voter")
         term = self.term
         if remains is not None:
             left = EntryLog(remains.snapshot, remains.entries, 0)

@@ -23,7 +23,8 @@ proves that the process has ended, *if* it is the host that answers and not some
 rejects, a proxy, a published port of a container). Only an operator knows: `cluster.refused_connection_is_proof`. It
 does not show what the other one committed before it ended. So it is proof only for two reasons: a leader that was told,
 by the same frame, that the other one trusts refusals does not go on without proof of its own; and this node has caught
-up since it was started, and listened all the time, so nothing can have been committed without it.
+up since it was started, is a voter by an entry that is committed, and listened all the time, so nothing can have been
+committed without it.
 
 **None of these.** The node waits, as `leveret.metadata.rules.partition_handling` says, tells what it waits for
 (`waiting_for`), and goes on when the other one is back, or an operator says so (`go_on_alone`). That removes the other
@@ -254,6 +255,8 @@ class TwoNodes:
 
     def on_nobody_listens(self, name: str) -> None:
         """Called when the host of a node refuses a connection to its cluster port."""
+        if not self.cluster.raft.log.is_membership_committed:
+            return  # Perhaps this node is a voter in its own log only, and the other one will lead alone.
         missing = self.missing
         trusts = self.cluster.settings.trusts_refusals and self.has_served
         if missing is None or missing.name != name or missing.id not in self.lost_at or not trusts:

@@ -10,6 +10,7 @@ A line is a command; `#` begins a remark. Nodes have names of one letter.
     propose a x / transfer a b / change a learn|promote|demote|remove b
     spare a b                       a, if it leads two voters, may go on without b
     outlive a b                     a is certain that b is dead, has b's disk in its hands, and goes on without it
+    trust a b                       a is certain that b is dead, has not seen b's disk, and goes on without it
     forget a b                      an operator says that b is dead: a goes on, and b is no member any more
     refused: COMMAND                the command is refused
     tick a 10                       time passes at a, and what it says is delivered to nobody
@@ -228,6 +229,10 @@ class Lab:
         dead = self.nodes[other]
         remains = core.Remains(dead.hard_state, dead.snapshot.meta, dead.entries)
         self.node(name).raft.outlive(other, remains)
+        self.pump(name)
+
+    def do_trust(self, name: str, other: str) -> None:
+        self.node(name).raft.outlive(other)
         self.pump(name)
 
     def do_forget(self, name: str, other: str) -> None:

@@ -1004,6 +1004,38 @@ scenario(
     """,
 )
 scenario(
+    "who is a voter in its own log only does not outlive the one that leads alone",
+    """
+    voters a learners b
+    elect a
+    quiet a 2
+    hold a
+    change a promote b
+    settle
+    expect b voters=a,b commit=1
+    crash a
+    expect a voters=a
+    cut a
+    refused: trust b a
+    refused: outlive b a
+    campaign a
+    expect a role=leader voters=a
+    """,
+)
+scenario(
+    "who is a voter for sure outlives the other one without its disk",
+    """
+    voters a learners b
+    elect a
+    quiet a 2
+    change a promote b
+    settle
+    cut a
+    trust b a
+    expect b role=leader voters=b
+    """,
+)
+scenario(
     "a survivor whose disk was put back does not take over what it cannot follow",
     """
     voters a b
