@@ -78,6 +78,9 @@ def play(plan: Plan, trace: bool) -> tuple[World, str | None]:
             world.play()
     except Violation as violation:
         return world, str(violation)
+    except AssertionError as error:  # Of the simulation itself: it has its command, too, and others go on.
+        *_, last = traceback.extract_tb(error.__traceback__)
+        return world, f"{last.filename}:{last.lineno}, {last.line}: {error!r}"
     finally:
         logger.removeHandler(handler)
     return world, None

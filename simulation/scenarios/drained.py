@@ -45,14 +45,17 @@ class Draining:
         if how == "revive":
             self.world.scheduler.after(delay, self._revive, node)
         else:
-            fall = self.world.fault(how)
-            self.world.scheduler.after(delay, lambda: fall(node=node, seconds=seconds))
+            self.world.scheduler.after(delay, self._fell, node, how, seconds)
 
     def fault_empty(self, node: int, other: int, move: bool, how: str, delay: float, seconds: float) -> None:
         """Drains two nodes at the same time."""
         self.fault_drain(node, move, how, delay, seconds)
         if other != node:
             self.fault_drain(other, move, "revive", 2 * delay, seconds)
+
+    def _fell(self, node: int, how: str, seconds: float) -> None:
+        if not self.world.is_healed:  # Otherwise it comes too late for this run.
+            self.world.fault(how)(node=node, seconds=seconds)
 
     def _revive(self, node: int) -> None:
         """Revives a node. Its listeners are closed, so it does not count as serving."""
