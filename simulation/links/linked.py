@@ -170,7 +170,7 @@ class LinkedWorld(World):
     def burst(self, machine: Machine, source: Source, count: int) -> None:
         """Publish some messages at a node."""
         node = None if machine.server is None else machine.server.node
-        if node is None or not machine.serving or self.is_over:
+        if node is None or not machine.serving:
             return
         publisher = self.publishers.get(machine.name)
         if publisher is None or not publisher.is_alive:
@@ -237,6 +237,7 @@ class LinkedWorld(World):
     def await_rest(self) -> None:
         """Nothing more is published. Wait until all is answered, all links run, and what they take from is empty."""
         self.is_over = True
+        self.run_for(0.01)  # For what is about to be published.
         self.must(QUIET_S, lambda: not self._on_the_way() and not self.unrest(), self.unrest)
 
     def _on_the_way(self) -> bool:
