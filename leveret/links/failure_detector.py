@@ -21,6 +21,11 @@ A peer goes down in three ways:
   judged by itself: a firewall can drop one of two connections.
 - It is forgotten: no longer a member.
 
+Silence of a part of that time makes a peer *doubtful*. A node that is in a minority without its doubtful peers gives
+them up (`give_up`), and so has paused when the others take over what it was the master of. For that, the time must be
+shorter than `silence_ms` by more than the longest time between two heartbeats: either end hears the other for the last
+time up to so much earlier.
+
 Silence is measured on a clock that advances by at most `step_ms_max` between two ticks. Otherwise a process that was
 stopped for a while (by a debugger, a paused virtual machine, a long turn) would find every peer silent when it
 continues, before it has read what they sent meanwhile.
@@ -46,6 +51,7 @@ class DetectorOptions(NamedTuple):
     """Times of the failure detector."""
 
     silence_ms: int = 4_000
+    doubt_ms: int = 2_500
     step_ms_max: int = 1_000
     stable_ms: int = 500
     calm_ms: int = 30_000
@@ -111,6 +117,11 @@ class FailureDetector:
         state = self._peers.get(peer)
         return state is not None and state.up_ms is not None
 
+    def doubtful(self) -> list[str]:
+        """Return the peers that are up and have been silent for `doubt_ms`."""
+        doubt_ms = self.options.doubt_ms
+        return [peer for peer, one in self._peers.items() if one.up_ms is not None and self._silent_ms(one) >= doubt_ms]
+
     def up(self) -> list[str]:
         return [name for name, state in self._peers.items() if state.up_ms is not None]
 
@@ -171,15 +182,21 @@ class FailureDetector:
         self._ticked_ms = now_ms
         events: list[Event] = []
         for peer, state in self._peers.items():
-            silent_ms = max(
-                (self._waking_ms - state.heard_ms[side] for side in (OUT, IN) if state.links[side] is not None),
-                default=0,
-            )
-            if silent_ms >= self.options.silence_ms:
-                events += self._end(peer, state, f"nothing was heard for {silent_ms} ms", now_ms)
+            if self._silent_ms(state) >= self.options.silence_ms:
+                events += self.give_up(peer, now_ms)
             else:
                 events += self._settle(peer, state, now_ms)
         return events
+
+    def give_up(self, peer: str, now_ms: int) -> list[Event]:
+        """End the session with a peer that is silent."""
+        state = self._peers[peer]
+        return self._end(peer, state, f"nothing was heard for {self._silent_ms(state)} ms", now_ms)
+
+    def _silent_ms(self, state: _Peer) -> int:
+        """Return for how long nothing was heard on one of the links."""
+        sides = [side for side in (OUT, IN) if state.links[side] is not None]
+        return max((self._waking_ms - state.heard_ms[side] for side in sides), default=0)
 
     # -- Sessions ------------------------------------------------------------------------------------------------
 

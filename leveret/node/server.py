@@ -174,6 +174,7 @@ class Server:
             self.loop, me, self.cookie, self, options, tls, random_source, random_bytes, self.environment.precise_s
         )
         self.peers.on_nobody_listens = self._on_nobody_listens
+        self.peers.needs_any_of = self._needs_any_of
         listener = settings.cluster_listener
         try:
             self.cluster_port = await self.peers.listen(listener.host, self.cluster_port)
@@ -483,6 +484,9 @@ class Server:
         if self.node is not None:
             self.node.broker.client_ids.on_peer_down(peer)
             self.node.on_peer_down(peer, reason)
+
+    def _needs_any_of(self, peers: list[str]) -> bool:
+        return self.node is not None and self.node.pausing.needs_any_of(peers)
 
     def _on_nobody_listens(self, peer: str) -> None:
         if self.node is not None:

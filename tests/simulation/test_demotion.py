@@ -79,6 +79,35 @@ def test_one_that_hears_of_it_from_the_ring_alone(seed: int) -> None:
         world.close()
 
 
+@pytest.mark.parametrize("seed", [1, 2, 5])
+def test_one_that_is_cut_off_has_paused_before_others_lead(seed: int) -> None:
+    """Else two clients would have one message, or one exclusive consumer each, though they hear from their nodes."""
+    world = World(Plan(seed, 3, 0, mirrored=True, strategies=True))
+    try:
+        with quiet():
+            world._begin()
+            world.operators.fault_policy("", {"ha-mode": "all", "ha-sync-mode": "automatic"})
+            world.fault("handling")(value={"strategy": "pause_minority"})
+            world.run_for(10.0 + seed / 7)
+            old = next(one for one in world.machines if _leads(one))
+            others = [one for one in world.machines if one is not old]
+            world.ledger.on_disturbed(world.scheduler.now + 100.0)
+            world.fault_isolate(world.machines.index(old), 8.0)
+            assert old.server is not None and old.server.node is not None
+            pausing = old.server.node.pausing
+            while not any(map(_leads, others)) and not pausing.paused:
+                world.run_for(0.005)
+            assert pausing.paused
+            began = world.scheduler.now
+            while not any(map(_leads, others)):
+                world.run_for(0.005)
+            assert world.scheduler.now - began > 0.25  # For clients to be told, and for machines that are busy.
+            world._heal()
+            world._empty()
+    finally:
+        world.close()
+
+
 def _leads(machine: Machine) -> bool:
     node = machine.server.node if machine.serving and machine.server is not None else None
     return node is not None and isinstance(node.broker.vhosts["/"].queues.get(QUEUE), LocalQueue)

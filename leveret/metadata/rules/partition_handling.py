@@ -244,6 +244,14 @@ class Partitions:
     def must_pause(self) -> str | None:
         return why_pause(self.handling, self.me, self.members, self.voters, self.in_sight, self.demoted)
 
+    def needs_any_of(self, peers: Collection[str]) -> bool:
+        """Return whether this node serves, and must pause without these peers. Of two voters either may go on without
+        the other, and neither knows which: see `leveret.node.cluster.two_nodes`."""
+        if len(self.voters) < 3 or self.must_pause() is not None:
+            return False
+        left = self.in_sight.difference(peers)
+        return why_pause(self.handling, self.me, self.members, self.voters, left, self.demoted) is not None
+
     def look(self, caught_up: bool, wall_ms: int) -> bool | None:
         """Decide whether to pause. True: pause now; False: resume now; None: no change."""
         reason = self.must_pause()

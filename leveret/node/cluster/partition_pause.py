@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from leveret.links import frame_types
@@ -126,6 +126,10 @@ class PartitionPause:
             return self.paused
         talk = self._talks.get(peer)
         return talk is not None and talk.paused_there
+
+    def needs_any_of(self, peers: Collection[str]) -> bool:
+        """Returns whether this node serves clients now, and must not without these peers."""
+        return self.active and not self.paused and self.partitions.needs_any_of(peers)
 
     # -- The setting ---------------------------------------------------------------------------------------------
 

@@ -185,9 +185,8 @@ class PeerLinks:
         self._link_options = options.of_link()
         # Callers do not know this node's options, and send heartbeats at the default interval.
         self._caller_silence_ms = max(options.silence_ms, PeersOptions().silence_ms)
-        self._detector = FailureDetector(
-            DetectorOptions(options.silence_ms, 2 * options.tick_ms(), options.stable_ms, options.calm_ms)
-        )
+        times = (options.silence_ms, options.doubt_ms(), 2 * options.tick_ms(), options.stable_ms, options.calm_ms)
+        self._detector = FailureDetector(DetectorOptions(*times))
         self._members: dict[str, _Member] = {}
         self._turned_away: set[str] = set()  # Nodes that take this one for a member of their cluster, unknown here.
         self._has_cluster = False  # Else it has not joined yet, or its app is stopped: it cannot say who is no member.
@@ -204,6 +203,8 @@ class PeerLinks:
         self.compressors: dict[str, Compressor] = {}  # By peer; there are at most as many as members.
         self.barred: frozenset[str] = frozenset()  # Nodes without links: a partition that tests can ask for.
         self.on_nobody_listens: Callable[[str], None] = lambda peer: None  # A member's host refused a connection.
+        # Whether this node is in a minority without these peers, and so must not wait for them as long as they for it.
+        self.needs_any_of: Callable[[list[str]], bool] = lambda peers: False
         self._server: asyncio.Server | TlsServer | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._closing = False
@@ -365,6 +366,10 @@ class PeerLinks:
         for wire in list(self._wires):
             self._tick_wire(wire, now_ms)
         self._act(self._detector.tick(now_ms))
+        doubtful = self._detector.doubtful()
+        if doubtful and self.needs_any_of(doubtful):
+            for peer in doubtful:
+                self._act(self._detector.give_up(peer, now_ms))
 
     def _tick_wire(self, wire: PeerSocket, now_ms: int) -> None:
         for event in wire.link.tick(now_ms):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CLOSED: Final = "the connection was closed"
 TICKS_IN_SILENCE: Final = 16
 TICK_MS_MAX: Final = 250
-BEATS_IN_SILENCE: Final = 4
+BEATS_IN_SILENCE: Final = 8
 
 _TLS_VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -48,6 +48,11 @@ class PeersOptions(NamedTuple):
 
     def of_link(self) -> LinkOptions:
         return LinkOptions(self.frame_bytes_max, self.greeting_ms, max(self.silence_ms // BEATS_IN_SILENCE, 1))
+
+    def doubt_ms(self) -> int:
+        """The time of silence after which a node that hears too few others gives them up: long before they give it up,
+        which may be a heartbeat and a tick earlier than `silence_ms` after it heard them for the last time."""
+        return self.silence_ms * 5 // 8
 
     def tick_ms(self) -> int:
         """The interval of ticks, which measure silence, and end the damping of a peer that came back."""

@@ -9,7 +9,7 @@ import pytest
 
 from leveret.links.failure_detector import IN, OUT, Cut, DetectorOptions, Down, Event, FailureDetector, Pair, Up, _Peer
 
-OPTIONS = DetectorOptions(silence_ms=4_000, step_ms_max=500, stable_ms=500, calm_ms=30_000)
+OPTIONS = DetectorOptions(silence_ms=4_000, doubt_ms=2_500, step_ms_max=500, stable_ms=500, calm_ms=30_000)
 
 
 def up_with_b(now_ms: int = 0, detector: FailureDetector | None = None) -> FailureDetector:
@@ -30,6 +30,22 @@ def test_up_needs_both_links_and_the_peers_word() -> None:
     assert detector.on_paired("b", b"out", 7) == [Up("b")]
     assert detector.on_paired("b", b"out", 8) == [] and detector.tick(9) == []
     assert detector.is_up("b") and detector.up() == ["b"]
+
+
+def test_a_peer_that_is_silent_for_a_while_is_doubtful_and_can_be_given_up() -> None:
+    detector = up_with_b()
+    for now_ms in range(0, 2_500, 250):
+        assert detector.tick(now_ms) == [] and detector.doubtful() == []
+    assert detector.tick(2_500) == [] and detector.doubtful() == ["b"]
+    detector.heard("b", OUT)
+    assert detector.doubtful() == ["b"]  # The other link is silent still.
+    detector.heard("b", IN)
+    assert detector.doubtful() == []
+    for now_ms in range(2_750, 5_250, 250):
+        detector.tick(now_ms)
+    reason = "nothing was heard for 2500 ms"
+    assert detector.give_up("b", 5_000) == [Cut("b", reason), Down("b", reason)]
+    assert detector.doubtful() == [] and not detector.is_up("b")
 
 
 def test_the_peers_word_may_come_first() -> None:

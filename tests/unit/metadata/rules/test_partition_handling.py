@@ -173,6 +173,20 @@ def test_it_pauses_and_resumes_once_it_has_caught_up() -> None:
     assert node.look(True, 700) is None
 
 
+def test_which_peers_it_needs_to_serve() -> None:
+    node = new()
+    node.on_up("b")
+    assert not node.needs_any_of(["c"]) and node.needs_any_of(["b"])
+    node.on_up("c")
+    assert not node.needs_any_of(["b"]) and not node.needs_any_of(["c"]) and node.needs_any_of(["b", "c"])
+    node.on_down("b", "the connection was closed", False, 300)
+    node.on_down("c", "the connection was closed", False, 400)
+    assert not node.needs_any_of(["b", "c"])  # They are gone already.
+    node.on_up("b")
+    node.set_members(["a", "b"], ["a", "b"], 500)
+    assert not node.needs_any_of(["b"])  # Of two, either may go on alone.
+
+
 def test_who_is_missing_since_when() -> None:
     node = new()
     assert {name: loss.reason for name, loss in node.lost.items()} == {"b": "not met yet", "c": "not met yet"}
