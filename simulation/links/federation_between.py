@@ -54,7 +54,7 @@ from leveret.metadata.model.commands import (
     Unbind,
 )
 from leveret.metadata.shovel.commands import RestartWork
-from leveret.node.federation.exchange_worker import PURPOSE
+from leveret.node.federation.exchange_worker import CHECK_S, PURPOSE
 from leveret.protocol.frames import HEADER_AT
 from leveret.protocol.properties import decode_content
 from leveret.protocol.received_from import (
@@ -224,6 +224,7 @@ class FederationBetween(TwoClusters):
         self.run_for(1.0)
         # From now on, what is published upstream is for here.
         self.must(START_S, lambda: not self._set_up_left(), self._set_up_left)
+        self.must(START_S, lambda: not self._bare_left(), self._bare_left)
         for place in dict.fromkeys(one.here for one in QUEUES):
             self._keep(self.links_rng.choice(self.sides[place.side]), place, 0)
 
@@ -334,14 +335,22 @@ class FederationBetween(TwoClusters):
     def unrest(self) -> str:
         return super().unrest() or next((left for one in EXCHANGES if (left := self.left_in(one.link_queue))), "")
 
+    def _internal(self, one: Federated, is_bare: bool) -> list[str]:
+        """Return the internal exchanges upstream that are bound to nothing and by nothing, or the others."""
+        there, vhost = self.nodes_of(one.there.side)[0].metadata, one.there.vhost
+        bound = {binding.destination for binding in there.bindings.from_source(vhost, one.name)}
+        names = [name for suffix in SUFFIXES if (vhost, name := f"{one.link_queue.name} {suffix}") in there.exchanges]
+        return [name for name in names if is_bare != (name in bound or there.bindings.is_source(vhost, name))]
+
+    def _bare_left(self) -> str:
+        """Return which link has an internal exchange upstream beside the one that it uses."""
+        left = ((one.here, self._internal(one, is_bare=True)) for one in EXCHANGES)
+        return next((f"{here} has the bare internal exchanges {names} upstream" for here, names in left if names), "")
+
     def _wrong_bindings(self, one: Federated) -> str:
         """Return how the bindings upstream differ from those here."""
         here, there = self.nodes_of(one.here.side)[0].metadata, self.nodes_of(one.there.side)[0].metadata
-        internal = [
-            name
-            for vhost, name in there.exchanges
-            if vhost == one.there.vhost and name in (f"{one.link_queue.name} A", f"{one.link_queue.name} B")
-        ]
+        internal = self._internal(one, is_bare=False)
         if len(internal) != 1:
             return f"{one.here} has the internal exchanges {internal} upstream"
         made = {
@@ -364,6 +373,8 @@ class FederationBetween(TwoClusters):
                 self.order(NEAR, kind("/", NEWS.name, "queue", SIDE_QUEUE, f"key {number}"))
             self.run_for(1.0)
             self.must(START_S, lambda: not self._set_up_left(), self._set_up_left)
+        # What a former attempt asked for may be made late, and is deleted when the link looks for the first time.
+        self.must(CHECK_S + START_S, lambda: not self._bare_left(), self._bare_left)
         self.look(START_S)
         for place, ways in READ.items():
             read = self.read(place, START_S)

@@ -17,7 +17,7 @@ RESERVED: Final = b"\0\0"
 PASSIVE, DURABLE = 1, 2
 EXCHANGE_AUTO_DELETE, INTERNAL = 4, 8
 QUEUE_AUTO_DELETE: Final = 8
-IF_UNUSED, IF_EMPTY = 1, 2  # Of queue.delete.
+IF_UNUSED, IF_EMPTY = 1, 2  # Of queue.delete; the first also of exchange.delete.
 NO_ACK, CONSUME_NOWAIT = 2, 8
 
 
@@ -41,8 +41,8 @@ def declare_exchange(name: str, kind: str, flags: int, arguments: Mapping[str, F
     return RESERVED + short(name) + short(kind) + bytes((flags,)) + table(arguments)
 
 
-def delete_exchange(name: str) -> bytes:
-    return RESERVED + short(name) + b"\0"
+def delete_exchange(name: str, flags: int = 0) -> bytes:
+    return RESERVED + short(name) + bytes((flags,))
 
 
 def bind_exchange(destination: str, source: str, key: str, nowait: bool, arguments: Mapping[str, Field]) -> bytes:

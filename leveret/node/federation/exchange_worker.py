@@ -6,6 +6,11 @@ and there is no moment without the bindings that are wanted. If both are there, 
 may be the one that has all bindings; so the first is made to lead to the queue and gets all of them too, before the
 second is made anew.
 
+**What comes late.** A node upstream that is cut off from its cluster keeps what an attempt asked of it, and has it done
+when it is back, though the attempt was given up and the next one, over another node, has deleted that exchange. So the
+first look at the internal exchange also deletes the other one, if it leads nowhere. One that does was made by somebody
+else, and must stay; then the link begins anew.
+
 **A queue with other arguments** (`expires` has changed, say) is deleted and made anew if it is empty. Otherwise it
 stays as it is, because messages wait in it.
 
@@ -60,6 +65,7 @@ class ExchangeWorker(FederationWorker):
         self.upstream_name: str | None = None
         self.is_fanout = False
         self.checked_at = 0.0
+        self.is_tidy = False  # The other internal exchange was deleted since this attempt began.
         super().__init__(node, assignment, link)
 
     # -- Setting up ----------------------------------------------------------------------------------------------
@@ -98,6 +104,7 @@ class ExchangeWorker(FederationWorker):
                 await wire.call(amqp.EXCHANGE_DELETE, calls.delete_exchange(self._internal_name(suffix)))
         self.suffix = new
         self.checked_at = self.loop.time()
+        self.is_tidy = False
 
     async def _present(self, wire: Wire) -> list[str]:
         """Return which of the internal exchanges are there. The upstream logs each look for one that is not."""
@@ -266,12 +273,19 @@ class ExchangeWorker(FederationWorker):
         self.checked_at = now
         passive = calls.declare_exchange(self.internal, UPSTREAM_TYPE, calls.PASSIVE, {})
         wire.machine.call(amqp.EXCHANGE_DECLARE, passive, self._on_checked)
+        if not self.is_tidy:  # Once, because the upstream's nodes agree on each delete, even of what is not there.
+            self.is_tidy = True
+            other = next(name for name in map(self._internal_name, SUFFIXES) if name != self.internal)
+            delete = calls.delete_exchange(other, calls.IF_UNUSED)
+            wire.machine.call(amqp.EXCHANGE_DELETE, delete, self._on_checked)
         wire.flush()
 
     def _on_checked(self, answer: bytes | Closed) -> None:
         if isinstance(answer, Closed):
+            self.suffix = None  # The next attempt looks for both.
             self._fail(str(answer))
 
     async def clean_up(self, wire: Wire) -> None:
         await wire.call(amqp.QUEUE_DELETE, calls.delete_queue(self.queue))
-        await wire.call(amqp.EXCHANGE_DELETE, calls.delete_exchange(self.internal))
+        for suffix in SUFFIXES:  # The other one is there, too, if an attempt was cut short.
+            await wire.call(amqp.EXCHANGE_DELETE, calls.delete_exchange(self._internal_name(suffix)))

@@ -1,0 +1,155 @@
+"""What the link of an exchange leaves upstream, if an attempt before it was cut short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from leveret.client import amqp
+from leveret.client.amqp import Name
+from leveret.client.machine import Closed
+from leveret.metadata.federation.links import Link
+from leveret.metadata.federation.parameters import Upstream
+from leveret.metadata.model import commands as c
+from leveret.metadata.model.records import ExchangeSpec
+from leveret.metadata.shovel.records import LINK, Assignment
+from leveret.metadata.shovel.uris import parse_uri
+from leveret.metadata.store import Metadata
+from leveret.node.federation.calls import IF_UNUSED, PASSIVE
+from leveret.node.federation.exchange_worker import CHECK_S, ExchangeWorker
+
+QUEUE = "federation: x -> here"
+A, B = f"{QUEUE} A", f"{QUEUE} B"
+
+
+def text_at(arguments: bytes, at: int) -> tuple[str, int]:
+    """Read a short text, and tell where it ends."""
+    end = at + 1 + arguments[at]
+    return arguments[at + 1 : end].decode(), end
+
+
+class Far:
+    """An upstream, and the wire to it: which exchanges it has, and which of them lead somewhere."""
+
+    def __init__(self) -> None:
+        self.uri = parse_uri("amqp://far")
+        self.machine = SimpleNamespace(call=self._call_back, server_properties=b"")
+        self.exchanges = {"x"}
+        self.leading: set[str] = set()
+        self.deleted: list[str] = []  # What it was asked to delete.
+
+    async def call(self, name: Name, arguments: bytes) -> bytes:
+        self._do(name, arguments)
+        return b""
+
+    async def reopen(self) -> None:
+        """Nothing is behind it."""
+
+    def flush(self) -> None:
+        """Everything was answered at once."""
+
+    def _call_back(self, name: Name, arguments: bytes, then: Callable[[bytes | Closed], None]) -> None:
+        try:
+            self._do(name, arguments)
+        except Closed as error:
+            then(error)
+        else:
+            then(b"")
+
+    def _do(self, name: Name, arguments: bytes) -> None:
+        first, at = text_at(arguments, 2)
+        if name == amqp.EXCHANGE_DECLARE:
+            _, at = text_at(arguments, at)
+            if first not in self.exchanges and arguments[at] & PASSIVE:
+                raise Closed(f"no exchange '{first}'", 404, of_channel=True)
+            self.exchanges.add(first)
+        elif name == amqp.EXCHANGE_DELETE:
+            self.deleted.append(first)
+            if arguments[at] & IF_UNUSED and first in self.leading:
+                raise Closed(f"exchange '{first}' in use", 406, of_channel=True)
+            self.exchanges.discard(first)
+            self.leading.discard(first)
+        elif name == amqp.QUEUE_BIND:
+            self.leading.add(text_at(arguments, at)[0])
+
+
+class Here:
+    """A node that runs the link of the exchange x, with a clock."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.metadata = Metadata()
+        self.metadata.apply(c.AddVhost("/"))
+        self.loop = SimpleNamespace(time=lambda: self.now_s)
+        self.broker = SimpleNamespace(cluster_name="here")
+        self.environment = SimpleNamespace(wall_ms=lambda: 0)
+        self.cluster = SimpleNamespace(change=self.change)
+        self.failed: list[str] = []
+        spec = ExchangeSpec("/", "x", "topic")
+        link = Link("/", "exchange", "x", Upstream("far", (parse_uri("amqp://far"),)), "x", "p", spec, "")
+        self.worker = ExchangeWorker(cast(Any, self), Assignment(LINK, "/", "link", 1), link)
+
+    async def change(self, command: Any) -> Any:
+        return SimpleNamespace(refused=None)
+
+    async def begin(self, far: Far) -> None:
+        """An attempt sets up what it needs, and runs."""
+        await self.worker.set_up(cast(Any, far))
+        self.worker.upstream = cast(Any, far)
+        self.worker.running = cast(Any, SimpleNamespace(on_failed=lambda wire, text: self.failed.append(text)))
+        far.deleted.clear()
+
+    def go_on(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.worker.on_second()
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> Here:
+    monkeypatch.setattr(ExchangeWorker, "_begin", lambda worker, retries: None)
+    return Here()
+
+
+async def test_an_exchange_that_was_asked_for_before_and_made_later_is_deleted(here: Here) -> None:
+    """A node upstream that was cut off has kept what the attempt before asked for."""
+    far = Far()
+    await here.begin(far)
+    far.exchanges.add(A)
+    here.go_on(CHECK_S)
+    assert far.exchanges == {"x", B} and far.leading == {B} and not here.failed
+
+
+async def test_it_is_deleted_once_for_each_attempt(here: Here) -> None:
+    """Each time costs the upstream a command that its nodes agree on."""
+    far = Far()
+    await here.begin(far)
+    here.go_on(CHECK_S - 1)
+    assert not far.deleted
+    for _ in range(3):
+        here.go_on(CHECK_S)
+    assert far.deleted == [A]
+    await here.begin(far)
+    here.go_on(CHECK_S)
+    assert far.deleted == [B] and far.exchanges == {"x", A}
+
+
+async def test_another_exchange_in_use_has_the_link_begin_anew_with_both(here: Here) -> None:
+    far = Far()
+    await here.begin(far)
+    far.exchanges.add(A)
+    far.leading.add(A)
+    here.go_on(CHECK_S)
+    assert here.failed == [f"exchange '{A}' in use"] and far.exchanges == {"x", A, B}
+    await here.worker.set_up(cast(Any, far))
+    assert far.exchanges == {"x", B} and far.leading == {B}
+
+
+async def test_the_end_of_a_link_deletes_both(here: Here) -> None:
+    far = Far()
+    await here.begin(far)
+    far.exchanges.add(A)
+    await here.worker.clean_up(cast(Any, far))
+    assert far.exchanges == {"x"}
