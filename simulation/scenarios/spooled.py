@@ -20,6 +20,7 @@ have settled meanwhile leave no trace. So are outboxes: what one of them has sen
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.remote.outbox import Outbox
@@ -86,10 +87,11 @@ def draw_tightening(rng: random.Random) -> dict[str, Any]:
 
 
 class Tap:
-    """Tells the ledger what one spool keeps and sends on."""
+    """Tells the ledger what one spool keeps and sends on, and the check of room to which nodes."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, launched: Counter[str]) -> None:
         self.world = world
+        self.launched = launched
         self.in_flight: dict[int, list[int]] = {}  # Numbers of messages, by the first number in the spool of a batch.
 
     def on_kept(self, contents: list[bytes]) -> None:
@@ -129,6 +131,8 @@ def tapped_spool(taps: dict[int, Tap]) -> type[Spool]:
             batch, first = head.batch, head.first
             hi = self._cut(head, overdue, self._note_of(first))
             taps[id(self)].on_sent(first, batch.contents[head.lo : hi])
+            if self.spools.heals:
+                taps[id(self)].launched[target.spec.node] += hi - head.lo
             super()._send(head, target, overdue)
 
         def on_complete(self, pending: Pending) -> None:
@@ -165,6 +169,7 @@ class Spooling:
         self.spooled: dict[tuple[str, int, int], int] = {}  # Messages sent on, by node, life and queue.
         self.tapped: dict[str, SpoolRegistry] = {}  # By node.
         self.taps: dict[int, Tap] = {}
+        self.launched: dict[str, Counter[str]] = {}  # By sender and receiver: messages that needed room.
         self.tapped_spool = tapped_spool(self.taps)
         self.tapped_outbox = tapped_outbox(world.ledger)
         self.ambushes: list[dict[str, Any]] = []
@@ -179,7 +184,8 @@ class Spooling:
         if self.tapped.get(machine.name) is not spools:
             self.tapped[machine.name] = spools
             self.world.ledger.on_spools_read(machine.name)
-            self._tap_all(spools)
+            self.launched[machine.name] = Counter()
+            self._tap_all(spools, self.launched[machine.name])
             self._tap_outboxes(spools.broker.outboxes)
         for spool in spools.by_target.values():
             self.taps[id(spool)].see()
@@ -192,22 +198,22 @@ class Spooling:
             if spools.heals and receiver is not machine:
                 self._check_room(machine, spools, receiver)
 
-    def _tap_all(self, spools: SpoolRegistry) -> None:
+    def _tap_all(self, spools: SpoolRegistry, launched: Counter[str]) -> None:
         """Taps the spools that a node has and those that it will make."""
         make = spools._make
 
         def tapped_make(queue: AnyQueue) -> Spool:
             spool = make(queue)
-            self._tap(spool)
+            self._tap(spool, launched)
             return spool
 
         spools._make = tapped_make  # type: ignore[method-assign]
         for spool in spools.by_target.values():
-            self._tap(spool)
+            self._tap(spool, launched)
 
-    def _tap(self, spool: Spool) -> None:
+    def _tap(self, spool: Spool, launched: Counter[str]) -> None:
         """Has the ledger told what is spooled, before any client is confirmed."""
-        self.taps[id(spool)] = Tap(self.world)
+        self.taps[id(spool)] = Tap(self.world, launched)
         spool.__class__ = self.tapped_spool
 
     def _tap_outboxes(self, outboxes: Outboxes) -> None:
@@ -249,7 +255,7 @@ class Spooling:
     def _check_room(self, machine: Machine, spools: SpoolRegistry, receiver: Machine) -> None:
         bound = [one for one in spools.by_target.values() if self._home(spools, one) is receiver]
         due = sum(one.content_bytes - one.under_way_bytes for one in bound)
-        launched = sum(one.sent + one.under_way_count for one in bound)
+        launched = self.launched[machine.name][receiver.node_name]  # Spools also know what they sent to other homes.
         room = receiver.disk.free_bytes() - DISK_RESERVE
         knows = receiver.loop is None or not receiver.loop.is_paused
         self.rooms.observe(f"{machine.name}.{machine.lives}", receiver.name, due, launched, room, knows)
