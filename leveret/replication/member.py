@@ -271,8 +271,7 @@ class Member:
         if self.master is not None:
             self.master.on_view(view)
         if self.in_sync and view.master != self.me:
-            self.ordered = None
-            self.filling.wanted = self.options.filling  # Until it lacks something again.
+            self.end_order()  # Until it lacks something again.
         if self.me not in view.ring:
             if old is not None and self.me in old.ring:
                 self.out.append(Left(view.version))
@@ -406,8 +405,11 @@ class Member:
     # -- the log -------------------------------------------------------------------------
 
     def end_order(self) -> None:
-        """Have mirrors filled as the options say again."""
-        self.ordered = None
+        """Have mirrors filled as the options say again. A master tells them if they were not to be."""
+        was, self.ordered = self.ordered, None
+        self.filling.wanted = self.options.filling
+        if was is False and self.master is not None:
+            self.master.pulse_all()
 
     def set_joined(self, joined: Mapping[str, int]) -> None:
         self.joined = joined
@@ -502,6 +504,8 @@ class Member:
     def _on_epoch(self, old: View | None, view: View) -> None:
         self.source.forget_all()
         self.filling.on_epoch()
+        if self.ordered is False:
+            self.end_order()  # The next master does not know of it: it would wait for mirrors that fetch nothing.
         leads = view.master == self.me
         if view.lossy > self.tail.last_epoch and not leads and (not self.complete or view.void > self.tail.last_epoch):
             self.restart(0, (), 0, 0)  # Messages being filled or stored here may belong to what was lost.
@@ -558,6 +562,8 @@ class Member:
             self._report = True
             self.doubt.on_pulse(frame.working)
             self.neighbours.on_lag(frame.end)
+            if frame.fill is None and self.ordered is False:
+                self.end_order()
             if frame.fill is not None and not self.in_sync:
                 self.ordered = frame.fill
                 if frame.fill != self.filling.wanted:

@@ -54,7 +54,7 @@ class LogLines:
         before = old.ring if old is not None else (member.me,)
         for name in view.ring:
             if name not in before:
-                mirror.allow_sync()  # A new mirror is filled as the policy says.
+                self.broker.mirrors.allow_sync(mirror)  # A new mirror is filled as the policy says.
                 self.note(mirror, f"Adding mirror on node {name}: {copy_pid(name, mirror.spec.id)}")
         for name in before:
             if name not in view.ring:
@@ -71,7 +71,7 @@ class LogLines:
     def on_peer_up(self, mirror: Mirror, peer: str) -> None:
         view = mirror.member.view
         if mirror.member.master is not None and view is not None and peer in view.ring:
-            mirror.allow_sync()
+            self.broker.mirrors.allow_sync(mirror)
             self.on_sync(mirror)
 
     def on_peer_down(self, mirror: Mirror, peer: str) -> None:

@@ -176,11 +176,6 @@ class Mirror:
         """Returns whether its mirrors are to be synchronised; None: as the policy says."""
         return self.member.ordered
 
-    def allow_sync(self) -> None:
-        """Forget that an operator has cancelled the synchronisation, if one has."""
-        if not self.member.ordered:
-            self.member.end_order()
-
     def propose(self, view: View) -> None:
         self.proposed = view
 
@@ -558,6 +553,12 @@ class MirrorManager:
             mirror.member.order(wanted)
             self.journal.on_sync(mirror)
         self.touched[mirror] = None
+
+    def allow_sync(self, mirror: Mirror) -> None:
+        """At the master: forget that an operator has cancelled the synchronisation, if one has."""
+        if mirror.ordered is False:
+            mirror.member.end_order()
+            self.touched[mirror] = None  # The mirrors are told.
 
     def force(self, mirror: Mirror) -> bool:
         """Make this copy the master, even if messages that it lacks are lost. False: not now."""

@@ -19,6 +19,7 @@ from leveret.replication.ring_frames import (
     Options,
     Piece,
     Poll,
+    Pulse,
     Read,
     Reset,
     Restart,
@@ -36,6 +37,7 @@ from .lab import (
     follow,
     found,
     give,
+    lead,
     member,
     numbers,
     proposed,
@@ -377,6 +379,50 @@ def filling_that_is_switched_off_asks_for_no_contents() -> None:
     tick(other, 14)
     other.filling.start()
     assert sent(drain(other) + tick(other, 14), Fetch)[-1].bytes_max > 0
+
+
+@scenario
+def an_order_not_to_fill_ends_with_the_epoch_it_was_given_in() -> None:
+    """The next master may not know of it, and its first Pulse may come before the view."""
+    mirror = hollow()
+    give(mirror, "a", Pulse(2, True, 6, False))
+    assert sent(tick(mirror, 14), Fetch)[-1].bytes_max == 0
+    mirror.on_view(view(3, 3, "a", "a"))
+    drain(mirror)
+    feed(mirror, 6, (2, 6), block(3, 7), version=3)
+    assert mirror.ordered is None and sent(tick(mirror, 4), Fetch)[-1].bytes_max > 0
+
+
+@scenario
+def an_order_to_fill_is_kept_when_another_master_follows() -> None:
+    mirror = hollow(filling=False)
+    give(mirror, "a", Pulse(2, True, 6, True))
+    mirror.on_view(view(3, 3, "a", "a"))
+    give(mirror, "a", Pulse(3, True, 7))
+    feed(mirror, 6, (2, 6), block(3, 7), version=3)
+    assert mirror.ordered and sent(tick(mirror, 4), Fetch)[-1].bytes_max > 0
+
+
+@scenario
+def a_mirror_hears_that_an_order_not_to_fill_has_ended() -> None:
+    for filling in (True, False):
+        mirror = hollow(filling=filling)
+        give(mirror, "a", Pulse(2, True, 6, False))
+        give(mirror, "a", Pulse(2, True, 6))
+        assert mirror.ordered is None
+        assert (sent(tick(mirror, 14), Fetch)[-1].bytes_max > 0) == filling, "as the options say"
+
+
+@scenario
+def a_master_tells_all_that_an_order_not_to_fill_has_ended() -> None:
+    master = lead("a")
+    master.order(False)
+    assert sent(drain(master), Pulse, "b") == [Pulse(2, True, 1, False)]
+    master.end_order()
+    effects = drain(master)
+    assert sent(effects, Pulse, "b") == sent(effects, Pulse, "c") == [Pulse(2, True, 1)]
+    master.end_order()
+    assert not sent(drain(master), Pulse), "there was none"
 
 
 # -- force ---------------------------------------------------------------------------

@@ -263,6 +263,48 @@ def test_an_order_ends_with_what_it_was_about(rings: Rings) -> None:
     assert synced(rings) == {ONE, TWO} and len(view(rings).ring) == 3
 
 
+def cancelled(rings: Rings) -> int:
+    """A queue whose mirror at two is not filled, because an operator has cancelled that."""
+    policy(rings, ha_mode="nodes", ha_params=[ONE, TWO])
+    number = rings.declare("q", ONE)
+    rings.publish(ONE, "q", 10)
+    rings.place()
+    rings.servers[ONE].world.broker.mirrors.order_sync(rings.copy(ONE, number), False)
+    policy(rings, ha_mode="nodes", ha_params=[ONE, TWO], ha_sync_mode="automatic", ha_sync_blocking=True)
+    rings.tick(30)
+    assert synced(rings) == {ONE} and rings.copy(ONE, number).ordered is False
+    return number
+
+
+def test_a_mirror_whose_sync_was_cancelled_is_filled_when_it_comes_back(rings: Rings) -> None:
+    number = cancelled(rings)
+    one, two = (rings.servers[name].world.broker.mirrors for name in (ONE, TWO))
+    for ends in ((one, TWO), (two, ONE)):
+        ends[0].on_peer_down(ends[1])
+    rings.run()
+    for ends in ((one, TWO), (two, ONE)):
+        ends[0].on_peer_up(ends[1])
+    rings.tick(60)
+    assert synced(rings) == {ONE, TWO}
+    queue = rings.copy(ONE, number).queue
+    assert queue is not None and not queue.frozen
+
+
+def test_a_mirror_whose_sync_was_cancelled_is_filled_after_a_restart(rings: Rings) -> None:
+    cancelled(rings)
+    rings.restart(TWO)
+    rings.tick(60)
+    assert synced(rings) == {ONE, TWO}
+
+
+def test_mirrors_whose_sync_was_cancelled_are_filled_with_one_that_joins(rings: Rings) -> None:
+    cancelled(rings)
+    policy(rings, ha_mode="all", ha_sync_mode="automatic")
+    rings.place()
+    rings.tick(60)
+    assert synced(rings) == {ONE, TWO, THREE}
+
+
 # -- Promotion ---------------------------------------------------------------------------------------------------------
 
 
