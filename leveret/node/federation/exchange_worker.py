@@ -85,7 +85,9 @@ class ExchangeWorker(FederationWorker):
         self.queue = queue_name(of.there, wire.uri.vhost, of.name, of.vhost, self.cluster)
         await self._set_up_queue(wire)
         await self._set_up_exchange(wire)
-        present, self.suffix = await self._present(wire), None
+        present = await self._present(wire)
+        await self._stay_current()  # Nobody would delete soon what is made beside the exchange of a successor.
+        self.suffix = None
         new = next((suffix for suffix in reversed(SUFFIXES) if suffix not in present), SUFFIXES[1])
         if len(present) > 1:
             await self._lead_to_queue(wire, self._internal_name(SUFFIXES[0]))
@@ -177,7 +179,7 @@ class ExchangeWorker(FederationWorker):
 
     async def _stay_current(self) -> None:
         """Have this node know all that was agreed on by now, so that this worker is stopped if another one has taken
-        over: what a process that was stopped for a while deletes may be its successor's."""
+        over: what a process that was stopped for a while deletes may be its successor's, and what it binds stays."""
         applied = await self.node.cluster.change(NOTHING)
         if applied.refused is not None:
             raise BrokerError(f"this node is cut off from its cluster: {applied.refused.text}")

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from leveret.client import amqp
-from leveret.client.amqp import Name
+from leveret.client.amqp import BrokerError, Name
 from leveret.client.machine import Closed
 from leveret.metadata.federation.links import Link
 from leveret.metadata.federation.parameters import Upstream
@@ -88,12 +88,13 @@ class Here:
         self.environment = SimpleNamespace(wall_ms=lambda: 0)
         self.cluster = SimpleNamespace(change=self.change)
         self.failed: list[str] = []
+        self.is_cut_off = False
         spec = ExchangeSpec("/", "x", "topic")
         link = Link("/", "exchange", "x", Upstream("far", (parse_uri("amqp://far"),)), "x", "p", spec, "")
         self.worker = ExchangeWorker(cast(Any, self), Assignment(LINK, "/", "link", 1), link)
 
     async def change(self, command: Any) -> Any:
-        return SimpleNamespace(refused=None)
+        return SimpleNamespace(refused=SimpleNamespace(text="no majority") if self.is_cut_off else None)
 
     async def begin(self, far: Far) -> None:
         """An attempt sets up what it needs, and runs."""
@@ -153,3 +154,19 @@ async def test_the_end_of_a_link_deletes_both(here: Here) -> None:
     far.exchanges.add(A)
     await here.worker.clean_up(cast(Any, far))
     assert far.exchanges == {"x"}
+
+
+@pytest.mark.parametrize("left", [set(), {A}])
+async def test_a_node_that_does_not_know_who_runs_the_link_makes_nothing_upstream(here: Here, left: set[str]) -> None:
+    """It was stopped for a while, say, and the link runs at another node, which has looked already."""
+    far = Far()
+    await here.begin(far)
+    far.exchanges |= left
+    here.worker.suffix = None if left else here.worker.suffix
+    here.is_cut_off = True
+    with pytest.raises(BrokerError, match="cut off"):
+        await here.worker.set_up(cast(Any, far))
+    assert far.exchanges == {"x", B} | left and far.leading == {B}
+    here.is_cut_off = False
+    await here.worker.set_up(cast(Any, far))
+    assert len(far.exchanges) == 2 and far.leading == far.exchanges - {"x"}
