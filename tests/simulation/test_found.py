@@ -59,6 +59,12 @@ def test_of_queues_that_move_too() -> None:
     run(Plan(114, 3, 40, mirrored=True, featured=True, special=True, rebalanced=True, ailing=True))
 
 
+def test_of_what_comes_back_unseen_from_a_queue_with_priorities_that_moves() -> None:
+    """It came behind later ones without a mark: the new master did not know that others had been given those."""
+    run(Plan(940000038, 3, 120, mirrored=True, featured=True, strategies=True, rebalanced=True, ailing=True,
+             drained=True))  # fmt: skip
+
+
 def test_of_queues_with_priorities_that_move_too() -> None:
     """Messages were unacknowledged for ever: the new master had sorted some of them before it heard which are out."""
     run(Plan(862000158, 2, 120, from_ranges("1-34,36-106,108-113,115-120"), 1, mirrored=True, featured=True,

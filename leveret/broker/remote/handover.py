@@ -19,9 +19,10 @@ the verdicts only if its own epoch began right behind that very block. After a l
 it did not. Messages that were in no block yet are not named at all; their publishers have no confirm.
 
 **Redelivered.** Blocks claim more than was delivered (`queue.delivery_claims`), and after a crash all that is claimed
-is marked as redelivered. After a hand-over the former master knows better: it says what was not delivered, and which of
-the unacknowledged messages were delivered for the first time. If one of these comes back unseen, because it was on its
-way to a client or waited at the client's node for room, it is not marked when it is delivered next.
+is marked as redelivered. After a hand-over the former master knows better: it says what was not delivered, what was
+given back since its last block, and which of the unacknowledged messages were delivered for the first time. If one of
+these comes back unseen, because it was on its way to a client or waited at the client's node for room, it is not marked
+when it is delivered next; with priorities it is, since it may come behind others that were delivered.
 
 If the queue moves on, the second master in turn passes on what the first one says. If a link breaks or a node stops,
 messages that are unacknowledged through it are requeued, as when a client is lost.
@@ -39,7 +40,7 @@ from leveret.broker.remote.remote_queue import RemoteQueue
 from leveret.storage.format.queue_block import REDELIVERED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.delivery.unacked import Unacked
@@ -67,7 +68,8 @@ class FormerQueue(RemoteQueue):
 
 
 def pass_on_unacked(queue: LocalQueue, successor: AnyQueue) -> bool:
-    """Tell the new master what is unacknowledged, and what was settled too late for a block. False: no link to it."""
+    """Tell the new master what is unacknowledged, and what was settled or given back too late for a block. False: no
+    link to it."""
     broker: Broker = queue.host  # type: ignore[assignment]  # Queues that have mirrors have a broker for a host.
     new_master = None if successor.is_local else successor.client_end
     if new_master is None:
@@ -87,8 +89,11 @@ def pass_on_unacked(queue: LocalQueue, successor: AnyQueue) -> bool:
                 one.move_to(former, Batch(one.batch.first))  # The new master has the contents.
                 if is_of_others:
                     one.forget_consumer()  # Its own node subscribes it at the new master.
-    settled = [(first, min(last, through)) for first, last in merged(queue.settled) if first <= through]
-    out = [(first, min(last, through)) for first, last in merged(out + settled) if first <= through]
+    given_back = RangeSet(merged(queue.requeued))
+    for pair in [*out, *queue.settled]:
+        given_back.remove(*pair)
+    settled, back = _stored(queue.settled, through), _stored(given_back, through)
+    out = _stored([*out, *settled, *back], through)
     verdicts = [(w.UNSEEN, *pair) for pair in unseen]
     for first, last in out:
         again = RangeSet([(first, last)])
@@ -97,8 +102,14 @@ def pass_on_unacked(queue: LocalQueue, successor: AnyQueue) -> bool:
             verdicts.append((w.FIRST_OUT, *pair))
         verdicts += [(w.OUT, *pair) for pair in again]
     if verdicts:
-        new_master.pass_on(former, verdicts + [(w.ACKED, *pair) for pair in settled])
+        told = [(w.ACKED, *pair) for pair in settled] + [(w.REQUEUED, *pair) for pair in back]
+        new_master.pass_on(former, verdicts + told)
     return True
+
+
+def _stored(ranges: Iterable[tuple[int, int]], through: int) -> list[tuple[int, int]]:
+    """Returns those of the messages that are in a block."""
+    return [(first, min(last, through)) for first, last in merged(list(ranges)) if first <= through]
 
 
 def _unmarked(batch: Batch, lo: int, hi: int) -> list[tuple[int, int]]:

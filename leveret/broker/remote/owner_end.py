@@ -300,7 +300,7 @@ class OwnerEnd:
                 queue.catch_up()  # Before the consumers get room for more.
         for verdict, taken in back.items():  # All at once: each is requeued at its old position.
             self._on_taken(taken)
-            self._requeue(taken, shown=verdict == w.REQUEUED)
+            self._requeue(taken, verdict == w.REQUEUED, unacked is not self.unacked)
 
     def _on_taken(self, taken: list[Delivered]) -> None:
         for one in taken:
@@ -308,12 +308,17 @@ class OwnerEnd:
                 one.consumer.unacked -= one.count
                 self.broker.dirty[one.queue] = None
 
-    def _requeue(self, taken: list[Delivered], shown: bool = True) -> None:
+    def _requeue(self, taken: list[Delivered], shown: bool = True, is_inherited: bool = False) -> None:
         by_queue: dict[AnyQueue, list[tuple[Batch, int, int]]] = {}
         for one in taken:
             by_queue.setdefault(one.queue, []).append((one.batch, one.lo, one.hi))
         for queue, pieces in by_queue.items():
-            if not queue.deleted:
+            if queue.deleted:
+                continue
+            if is_inherited and queue.is_local and queue.rules.max_priority:
+                # Nobody knows here whether others were given later ones: only a mark would tell why these come behind.
+                queue.requeue_many(pieces, shown=True, counted=shown)
+            else:
                 queue.requeue_many(pieces, shown)
 
     def _on_limit(self, payload: bytes) -> None:

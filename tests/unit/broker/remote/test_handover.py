@@ -306,6 +306,38 @@ def test_what_a_consumer_was_never_shown_is_new_to_the_next(rings: Rings) -> Non
     assert get(other) + get(other) == [(b"1", True), (b"2", False)]
 
 
+KINDS: list[dict[str, Any]] = [{}, {"x-max-priority": 3}]
+
+
+@pytest.mark.parametrize("arguments", KINDS, ids=["plain", "priorities"])
+@pytest.mark.parametrize("lost", ["before", "after"])
+@pytest.mark.parametrize("new_master", ["b", "c"])
+def test_what_comes_back_behind_later_ones_is_marked(arguments: dict[str, Any], lost: str, new_master: str) -> None:
+    """Though its client was never shown the second message: only the mark tells why it comes out of order. The client
+    is lost before the new master is known, or the message comes back when it is."""
+    rings = Rings(table_from_python(arguments))
+    client, other = rings["c"].client(), rings["c"].client()
+    client.call(m.BasicQos(prefetch_count=1, global_=True))
+    client.consume("q", "x")
+    client.consume("q", "y")
+    fill(rings, b"1", b"2")
+    assert delivered(client) == [(b"1", False)]
+    other.consume("q", arguments=table_from_python({"x-priority": 1}))
+    fill(rings, b"3")
+    assert delivered(other) == [(b"3", False)]
+    other.send(m.BasicAck(1))
+    rings.begin(new_master)
+    if lost == "before":
+        client.lose()
+    rings.end()
+    if lost == "after":
+        assert delivered(other) == [(b"2", True)]
+        client.lose()
+    assert sorted(delivered(other)) == [(b"1", True), (b"2", True)][: 1 if lost == "after" else 2]
+    other.lose()
+    rings.finish()
+
+
 def test_what_was_shown_once_stays_marked_though_another_never_saw_it(rings: Rings) -> None:
     client = fill(rings, b"1")
     assert get(client, no_ack=False) == [(b"1", False)]
