@@ -223,17 +223,24 @@ def test_who_joins_while_others_are_filled_by_order_is_filled_too(rings: Rings) 
     assert {name for name, _ in view(rings, at=THREE).in_sync} == {ONE, THREE}
 
 
-def test_an_order_not_to_fill_ends_when_the_mirror_is_in_sync(rings: Rings) -> None:
-    """It became so because what it lacked was consumed. When it lacks something again, its policy holds."""
+def cancelled(rings: Rings) -> int:
+    """A queue whose mirror at two is not filled, because an operator has cancelled that."""
     policy(rings, ha_mode="nodes", ha_params=[ONE, TWO])
     number = rings.declare("q", ONE)
     rings.publish(ONE, "q", 10)
     rings.place()
     rings.servers[ONE].world.broker.mirrors.order_sync(rings.copy(ONE, number), False)
-    policy(rings, ha_mode="nodes", ha_params=[ONE, TWO], ha_sync_mode="automatic")
+    policy(rings, ha_mode="nodes", ha_params=[ONE, TWO], ha_sync_mode="automatic", ha_sync_blocking=True)
     rings.tick(30)
+    assert synced(rings) == {ONE} and rings.copy(ONE, number).ordered is False
+    return number
+
+
+def test_an_order_not_to_fill_ends_when_the_mirror_is_in_sync(rings: Rings) -> None:
+    """It became so because what it lacked was consumed. When it lacks something again, its policy holds."""
+    number = cancelled(rings)
     mirror = rings.copy(TWO, number).member
-    assert synced(rings) == {ONE} and not mirror.filling.wanted
+    assert not mirror.filling.wanted
     queue = rings.copy(ONE, number).queue
     assert isinstance(queue, Queue)
     queue.purge()
@@ -261,19 +268,6 @@ def test_an_order_ends_with_what_it_was_about(rings: Rings) -> None:
     rings.place()
     rings.tick(30)
     assert synced(rings) == {ONE, TWO} and len(view(rings).ring) == 3
-
-
-def cancelled(rings: Rings) -> int:
-    """A queue whose mirror at two is not filled, because an operator has cancelled that."""
-    policy(rings, ha_mode="nodes", ha_params=[ONE, TWO])
-    number = rings.declare("q", ONE)
-    rings.publish(ONE, "q", 10)
-    rings.place()
-    rings.servers[ONE].world.broker.mirrors.order_sync(rings.copy(ONE, number), False)
-    policy(rings, ha_mode="nodes", ha_params=[ONE, TWO], ha_sync_mode="automatic", ha_sync_blocking=True)
-    rings.tick(30)
-    assert synced(rings) == {ONE} and rings.copy(ONE, number).ordered is False
-    return number
 
 
 def test_a_mirror_whose_sync_was_cancelled_is_filled_when_it_comes_back(rings: Rings) -> None:
