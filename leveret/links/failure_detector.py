@@ -189,8 +189,10 @@ class FailureDetector:
         return events
 
     def give_up(self, peer: str, now_ms: int) -> list[Event]:
-        """End the session with a peer that is silent."""
-        state = self._peers[peer]
+        """End the session with a peer that is silent. It may have been forgotten since it was found so."""
+        state = self._peers.get(peer)
+        if state is None:
+            return []
         return self._end(peer, state, f"nothing was heard for {self._silent_ms(state)} ms", now_ms)
 
     def _silent_ms(self, state: _Peer) -> int:

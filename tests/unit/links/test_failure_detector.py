@@ -46,6 +46,8 @@ def test_a_peer_that_is_silent_for_a_while_is_doubtful_and_can_be_given_up() -> 
     reason = "nothing was heard for 2500 ms"
     assert detector.give_up("b", 5_000) == [Cut("b", reason), Down("b", reason)]
     assert detector.doubtful() == [] and not detector.is_up("b")
+    detector.forget("b", "no member any more", 5_000)
+    assert detector.give_up("b", 5_000) == []
 
 
 def test_the_peers_word_may_come_first() -> None:
