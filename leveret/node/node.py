@@ -326,7 +326,9 @@ class Node(consensus.ConsensusNode):
             self._serve_few()
             storage.wait(broker)
             return
-        broker.pump()
+        delivers = storage.should_deliver(broker)
+        if delivers:
+            broker.pump()
         if broker.linked:
             broker.flush_links()
         self.peers.flush()
@@ -350,7 +352,7 @@ class Node(consensus.ConsensusNode):
             self.reads.look()
         # Blocks taken for the commit give mirrors work; and work on very many queues is spread over several turns.
         is_moving = moves.looking and moves.has_work and not self.pausing.paused
-        if broker.dirty or mirrors.has_work or broker.is_behind or is_moving:
+        if (broker.dirty and delivers) or mirrors.has_work or broker.is_behind or is_moving:
             self.schedule()
         if broker.fanout.waiting and (broker.alarm is not None or not self.storage.is_crowded(broker)):
             self.schedule()

@@ -23,6 +23,10 @@ thread commits.
 
 When a commit is done, its confirms are sent before anything else is done about it, if they go to a few clients only.
 
+A busy node (`BUSY_MIN`) has several turns during a commit. If each of them brings a few messages for many queues, most
+of the time goes into socket writes, and into consumers that are woken for a handful of messages. Such deliveries wait
+for the end of the commit, `LATER_S_MAX` at most, or until there are enough of them (`ENOUGH`).
+
 A queue's messages must not be confirmed before its declaration is safe. They cannot be: a queue exists here only once
 its declaration is committed, thus on the disks of a majority, and on this one (see `leveret.node.cluster.consensus`).
 """
@@ -59,6 +63,9 @@ AWAITED_BYTES_MAX: Final = 32 << 10  # The loop waits only for commits of this s
 UNAWAITED_MAX: Final = 256  # Commits that the loop does not wait for after waits in vain.
 SERVED_FIRST_MAX: Final = 8  # Clients whose output is written before a commit is begun, or what follows one.
 PATIENCE_S: Final = 0.005  # How long acknowledgements wait for a commit that somebody waits for.
+BUSY_MIN: Final = 100  # Messages published from one commit to the next, from which on deliveries may wait.
+ENOUGH: Final = 64  # Messages for each queue, on average, that are delivered at once.
+LATER_S_MAX: Final = 0.002  # How long deliveries wait for a commit at most.
 RETRY_S: Final = 1.0
 DRAIN_S: Final = 10.0
 
@@ -98,6 +105,10 @@ class Storage:
         self.commits_s = 0.0  # The time that all commits have taken.
         self.gathering = Gathering()
         self.looking = False  # `_look` is scheduled.
+        self.is_busy = False  # Many messages were published from the commit before to this one.
+        self.begun_with = 0  # How many had been published when the last commit began,
+        self.pumped_with = 0  # and when messages were delivered last.
+        self._later: asyncio.TimerHandle | None = None  # Ends the wait of deliveries.
         self.patient = True  # Acknowledgements may wait.
         self.patient_until = 0.0  # The time until which those do that wait now; 0: none do.
         self._patience: asyncio.TimerHandle | None = None
@@ -138,6 +149,24 @@ class Storage:
         elif not self.committing:
             self.on_turn()
 
+    def should_deliver(self, broker: Broker) -> bool:
+        """Returns whether messages are to be delivered in this turn. Otherwise they wait for the end of the commit that
+        is under way: then there is another turn."""
+        published = broker.totals.published
+        if self.is_busy and self.committing and broker.dirty and not broker.fanout.waiting:
+            if published - self.pumped_with < ENOUGH * len(broker.dirty):
+                left_s = self.began + LATER_S_MAX - self.environment.precise_s()
+                if left_s > 0:
+                    if self._later is None:
+                        self._later = self.loop.call_later(left_s, self._on_later)
+                    return False
+        self.pumped_with = published
+        return True
+
+    def _on_later(self) -> None:
+        self._later = None
+        self.on_turn()
+
     def commit(self, broker: Broker, serve: Callable[[], None]) -> bool:
         """Begins a commit, unless one is under way. Returns whether it is done already. `serve` writes the output that
         clients have, if there are few such clients: before the commit, or during one that has the whole window of its
@@ -157,6 +186,8 @@ class Storage:
         if job is None:
             return False
         self.committing = True
+        published = broker.totals.published
+        self.is_busy, self.begun_with = published - self.begun_with >= BUSY_MIN, published
         self.busy_at = self.loop.time()
         self.began = self.environment.precise_s()
         self._perform(job, broker, serve if is_whole else None)

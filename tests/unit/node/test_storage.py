@@ -141,7 +141,8 @@ class Committing:
 
     def turn(self) -> None:
         self.told.append("turn")
-        self.broker.pump()
+        if self.storage.should_deliver(self.broker):
+            self.broker.pump()
         if self.storage.should_wait(self.broker):
             self.serve()
             self.storage.wait(self.broker)
@@ -349,6 +350,61 @@ def test_publishers_that_go_on_during_a_commit_are_served_before_the_next(commit
             soon, committing.loop.soon = committing.loop.soon, []
             for then in soon:
                 then()
+
+
+def delivered(consumer: Client) -> int:
+    """Returns how many messages the consumer got since the last call."""
+    consumer.flush()
+    return len(consumer.bodies())
+
+
+def busy(committing: Committing) -> Client:
+    """Has a commit begun that many messages have come for, and returns a consumer that has them."""
+    consumer = committing.world.client()
+    consumer.call(m.BasicConsume(queue="q", consumer_tag="c", no_ack=True))
+    committing.publish(storage.BUSY_MIN)
+    assert len(committing.jobs) == 1 and delivered(consumer) == storage.BUSY_MIN
+    return consumer
+
+
+def test_a_busy_node_delivers_when_a_commit_ends(committing: Committing) -> None:
+    consumer = busy(committing)
+    committing.publish(2)
+    committing.publish(2)
+    assert not delivered(consumer)
+    committing.finish()
+    assert delivered(consumer) == 4
+
+
+def test_a_busy_node_delivers_at_once_when_there_is_enough(committing: Committing) -> None:
+    consumer = busy(committing)
+    committing.publish(storage.ENOUGH - 1)
+    assert not delivered(consumer)
+    committing.publish(1)
+    assert delivered(consumer) == storage.ENOUGH
+
+
+def test_deliveries_do_not_wait_for_a_slow_disk(committing: Committing) -> None:
+    consumer = busy(committing)
+    committing.publish(2)
+    committing.publish(2)
+    committing.precise += storage.LATER_S_MAX
+    committing.loop.pass_time(storage.LATER_S_MAX)
+    assert delivered(consumer) == 4
+    committing.publish(1)
+    assert delivered(consumer) == 1 and not committing.loop.later
+
+
+def test_a_node_that_is_not_busy_delivers_at_once(committing: Committing) -> None:
+    consumer = busy(committing)
+    committing.finish()
+    committing.publish(storage.BUSY_MIN - 1)
+    while not committing.jobs:
+        committing.precise += GATHER_S_MAX
+        committing.loop.soon.pop()()
+    delivered(consumer)
+    committing.publish(1)
+    assert delivered(consumer) == 1
 
 
 def test_waits_in_vain_become_rare(committing: Committing) -> None:
