@@ -90,6 +90,7 @@ class BundleDelivery(NamedTuple):
 
     first_tag: int
     messages: int
+    redelivered: bool
     route: bytes
     bundle: bytes
 
@@ -461,7 +462,7 @@ class ClientMachine:
         if self.awaits_header or self.parts or not 0 < count <= (len(payload) - start - _SIZES_AT) // 4:
             raise BrokerError("sent a malformed bundle")
         tag = int.from_bytes(payload[:8], "big")
-        self.listener.on_bundle(BundleDelivery(tag, count, payload[9:start], payload[start:]))
+        self.listener.on_bundle(BundleDelivery(tag, count, payload[8] == 1, payload[9:start], payload[start:]))
 
     def _on_method(self, name: Name, arguments: bytes) -> None:
         if self.life is Life.HANDSHAKE:

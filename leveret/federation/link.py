@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from leveret.protocol.frames import BadContent, reframe
+from leveret.protocol.origins import marked
 from leveret.shovel.link import CHANNEL, Link, LinkFault, Settlement, Target
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class FederationLink(Link):
     """The messages under way from an upstream. `write` returns a message as it goes on, or None."""
 
     def __init__(self, mode: AckMode, target: Target, write: Write, frame_max: int) -> None:
-        super().__init__(mode, target, None, None, frame_max)
+        super().__init__(mode, target, None, None, frame_max, marks=mode == "on-confirm")  # This node knows them.
         self.write = write
         self.dropped = 0
         self.shifts: list[tuple[int, int]] = [(1, 0)]
@@ -57,6 +58,8 @@ class FederationLink(Link):
     def _written(self, content: bytes, redelivered: bool, route: bytes) -> bytes | None:
         try:
             made = self.write(content, redelivered, route)
+            if made is not None and redelivered and self.marks:
+                made = marked(made)
             return reframe(made, CHANNEL, self.frame_max) if made is not None and self.frame_max else made
         except (BadContent, ValueError) as error:
             raise LinkFault(f"the upstream has sent a message that cannot be read: {error}") from None

@@ -9,7 +9,8 @@ all of that once. It is a frame of its own type, on the channel of the consumer 
     bundle:    source 66 | number 8 | count 4 | sizes, 4 each | contents
 
 The messages have the delivery tags, the publish numbers and the numbers of their origin (`leveret.protocol.origins`)
-that begin with the one named and follow each other. So they are acknowledged and confirmed like any others.
+that begin with the one named and follow each other. So they are acknowledged and confirmed like any others. The number
+has the mark of an origin if all of them may have been brought before.
 
 A broker that takes bundles says so among its capabilities (`leveret_bundles`). It sends them to a consumer that asked
 with the argument `x-leveret-bundles`, and takes them from a client with the property `leveret_origins`. Nothing of the
@@ -28,7 +29,7 @@ from typing import Final, NamedTuple
 
 from leveret.protocol.frames import BODY, END, END_BYTE, HEAD, HEADER, HEADER_AT, OVERHEAD
 from leveret.protocol.header_shapes import HeaderShapes
-from leveret.protocol.origins import SOURCE_BYTES, is_source
+from leveret.protocol.origins import MARK, SOURCE_BYTES, is_source
 from leveret.protocol.properties import BASIC_CLASS, BadProperties, survey
 
 BUNDLE: Final = 76  # The type of the frame.
@@ -117,6 +118,14 @@ def publish_frame(channel: int, arguments: bytes, bundle: bytes) -> list[bytes]:
 def cut(bundle: bytes, count: int) -> bytes:
     """Return the bundle of the first so many messages of another one. Raises BadBundle."""
     return packed(read(bundle, 0, count))
+
+
+def marked(bundle: bytes) -> bytes:
+    """Return the bundle with the mark that its messages may have been brought before. Raises BadBundle."""
+    if len(bundle) < _SIZES_AT:
+        raise BadBundle("it is cut off")
+    first, count = _NUMBERS.unpack_from(bundle, SOURCE_BYTES)
+    return bundle[:SOURCE_BYTES] + _NUMBERS.pack(first | MARK, count) + bundle[_SIZES_AT:]
 
 
 def read_publish(payload: bytes) -> tuple[bytes, Bundle]:

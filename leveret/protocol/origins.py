@@ -5,6 +5,9 @@
 `source` is all of it but the number. The text has a fixed length and a fixed place, so that it is put in and taken out
 by slices: messages of one publisher tend to have equal header frames, and for a stretch of those everything before the
 number is made once.
+
+A number has its highest bit (`MARK`) set if the message may have been brought before: its source has delivered it
+again. Only brokers with the capability `leveret_origin_marks` know of that, so it is the link that sets it (`marked`).
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from leveret.protocol.frames import HEADER_AT
 from leveret.protocol.properties import CONTENT_ENCODING, CONTENT_TYPE, FLAGS_AT, HEADERS, PROPERTIES_AT
 
 NAME: Final = "x-leveret-origin"
+MARKS: Final = "leveret_origin_marks"  # The capability of a broker that knows marks.
+MARK: Final = 1 << 63
 SOURCE_BYTES: Final = 32 + 1 + 16 + 1 + 16
 TEXT_BYTES: Final = SOURCE_BYTES + 1 + 16
 _SIZE: Final = Struct(">I")
@@ -92,6 +97,26 @@ def _cut(content: bytes, source: bytes) -> tuple[bytes, int]:
         b"/",
     )
     return b"".join(before), behind
+
+
+def marked(content: bytes) -> bytes:
+    """Return a content whose origin says that it may have been brought before. One without an origin stays as it is.
+
+    Raises ValueError if it is malformed.
+    """
+    if len(content) < HEADER_AT + PROPERTIES_AT:
+        raise ValueError("it has no header")
+    try:
+        at = _table_at(content) + 4
+    except IndexError:
+        raise ValueError("its properties are cut off") from None
+    if not content[_FLAGS_AT] & _HEADERS_BYTE or not content.startswith(_FIELD, at):
+        return content
+    at += len(_FIELD) + SOURCE_BYTES + 1
+    digits = content[at : at + 16]
+    if not _DIGITS.fullmatch(digits):
+        return content
+    return b"%b%016x%b" % (content[:at], int(digits, 16) | MARK, content[at + 16 :])
 
 
 def take_origin(content: bytes) -> Labelled:

@@ -19,7 +19,8 @@ Whatever breaks between the two, the source has the message still, and delivers 
 at both ends asks the source for the *origin* of each message: the id of its cluster and queue, and the message's number
 there. The origin travels as a header in front of all others. The destination takes it out, and each queue there takes
 each origin once (`leveret.broker.delivery.origins`), whoever brings it and in which order: also a worker whose time is
-over and who does not know it yet.
+over and who does not know it yet. What is taken then, though the source has delivered it before, is marked as
+redelivered: a consumer may have seen it at a master that was lost with it.
 
 **Nothing waits in memory.** A message that has arrived is written to the destination at once. If the destination does
 not read, the source is not read from. A link knows of a message that is under way its number and nothing else.

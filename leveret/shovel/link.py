@@ -19,6 +19,10 @@ count would be wrong.
 **Bundles.** Between two Leverets messages come many in a frame, and go on so (`leveret.protocol.bundles`): a link that
 changes nothing of messages has nothing to do for each of them.
 
+**Marks.** What the source delivers again may have been brought before, to a master that is lost, and a consumer may
+have seen it there. If the destination knows marks (`leveret.protocol.origins`), it is told that in the origin of the
+message, and marks it as redelivered, unless its queues have it.
+
 A broker that breaks these rules (a tag out of order, a confirm of something that was never published) makes the link
 fail with `LinkFault`. It never guesses.
 """
@@ -32,6 +36,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from leveret.client.machine import publish_prefix
 from leveret.protocol import bundles
 from leveret.protocol.frames import BadContent, reframe
+from leveret.protocol.origins import marked
 
 if TYPE_CHECKING:
     from leveret.client.machine import BundleDelivery, Delivery
@@ -41,6 +46,7 @@ PREFIXES_MAX: Final = 10_000  # Routes whose method frames are remembered.
 CHANNEL: Final = 1
 _ROUTE: Final = attrgetter("route")
 _CONTENT: Final = attrgetter("content")
+_REDELIVERED: Final = attrgetter("redelivered")
 
 Rewrite = Callable[[bytes], bytes]
 
@@ -82,12 +88,14 @@ class Link:
         rewrite: Rewrite | None = None,
         quota: int | None = None,
         frame_max: int = 0,
+        marks: bool = False,
     ) -> None:
         self.mode = mode
         self.target = target
         self.rewrite = rewrite
         self.quota = quota
         self.frame_max = frame_max  # Of the destination, if it is smaller than the source's; 0: it is not.
+        self.marks = marks  # The destination knows marks of origins.
         self.delivered = 0  # The last tag of the source.
         self.published = 0
         self.bytes = 0
@@ -136,6 +144,8 @@ class Link:
         if self.quota is not None:
             deliveries = deliveries[: self._left_to_publish()]
         contents = list(map(_CONTENT, deliveries))
+        if self.marks and any(map(_REDELIVERED, deliveries)):
+            contents = [self._marked(one.content) if one.redelivered else one.content for one in deliveries]
         if self.rewrite is not None or self.frame_max:
             contents = list(map(self._made_fit, contents))
         routes = list(map(_ROUTE, deliveries))
@@ -155,7 +165,7 @@ class Link:
 
     def on_bundle(self, delivery: BundleDelivery) -> list[bytes]:
         """Return the bytes that publish these messages. Raises LinkFault."""
-        first_tag, count, route, bundle = delivery
+        first_tag, count, redelivered, route, bundle = delivery
         if first_tag != self.delivered + 1:
             raise LinkFault("the source's delivery tags are out of order")
         self.delivered += count
@@ -163,10 +173,9 @@ class Link:
             count = self._left_to_publish()
             if not count:
                 return []
-            try:
-                bundle = bundles.cut(bundle, count)
-            except bundles.BadBundle as error:
-                raise LinkFault(f"the source has sent a bundle that cannot be read: {error}") from None
+            bundle = _changed(bundle, lambda one: bundles.cut(one, count))
+        if redelivered and self.marks:
+            bundle = _changed(bundle, bundles.marked)
         arguments = self.target.route(route) + bytes((self.target.mandatory,))
         pieces = bundles.publish_frame(CHANNEL, arguments, bundle)
         self.published += count
@@ -176,6 +185,12 @@ class Link:
     def _left_to_publish(self) -> int:
         assert self.quota is not None
         return max(self.quota - self.published, 0)
+
+    def _marked(self, content: bytes) -> bytes:
+        try:
+            return marked(content)
+        except ValueError as error:
+            raise LinkFault(f"the source has sent a message that cannot be read: {error}") from None
 
     def _made_fit(self, content: bytes) -> bytes:
         try:
@@ -227,6 +242,13 @@ class Link:
         """Return what the source is to be told, once."""
         settlements, self.settlements = self.settlements, []
         return settlements
+
+
+def _changed(bundle: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    try:
+        return change(bundle)
+    except bundles.BadBundle as error:
+        raise LinkFault(f"the source has sent a bundle that cannot be read: {error}") from None
 
 
 def _short(text: str) -> bytes:

@@ -269,7 +269,7 @@ class Outbox:
                 continue
             sent.refused = 0
             self.under_way += 1
-            kind = _again(queue, sent.kind)
+            kind = sent_again(queue, sent.kind)
             queue.enqueue_from(self.origin(sent), sent.contents, sent.keys, kind, sent.size, sent)
             if not sent.waiting:
                 self.on_complete(sent)
@@ -458,7 +458,7 @@ class Outboxes:
         outbox, parked = self.of(queue.spec.id), list[Parked]()
         for sent in sents:
             outbox.under_way += 1
-            kind = _again(queue, sent.kind)
+            kind = sent_again(queue, sent.kind)
             park(parked, sent.contents, sent.keys, kind, sent.size, sent, outbox.origin(sent))
         return parked
 
@@ -489,7 +489,7 @@ class Outboxes:
             self.broker.node.note("channel", "warning", text)
 
 
-def _again(queue: AnyQueue, kind: int) -> int:
+def sent_again(queue: AnyQueue, kind: int) -> int:
     """Returns the kind of a message that is sent again. A stream delivers only what is safe: it needs no mark."""
     return kind if is_stream(queue.spec.arguments) else kind | REDELIVERED
 

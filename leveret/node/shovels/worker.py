@@ -21,6 +21,7 @@ from leveret.node.shovels.link_worker import NOT_FOUND, ORIGINS, Life, LinkWorke
 from leveret.node.shovels.running_link import BLOCKED, RESTING, RunningLink
 from leveret.node.shovels.wire import Wire, connect
 from leveret.protocol import bundles
+from leveret.protocol.origins import MARKS
 from leveret.shovel.link import Link, Target
 from leveret.shovel.retries import Retries
 from leveret.shovel.rewriting import Rewriter, forward_table
@@ -137,7 +138,9 @@ class ShovelWorker(LinkWorker):
         quota = self._quota(shovel, length)
         if quota == 0:
             return None
-        link = Link(shovel.ack_mode, _target(shovel), self._rewriter(shovel), quota, frame_max_of(source, destination))
+        marks = bool(numbered) and both_know(MARKS, destination)
+        frame_max = frame_max_of(source, destination)
+        link = Link(shovel.ack_mode, _target(shovel), self._rewriter(shovel), quota, frame_max, marks)
         agree = self._agree if isinstance(shovel.delete_after, int) else None
         running = self.running = RunningLink(self.loop, link, source, destination, agree)
         prefetch = struct.pack(">IHB", 0, shovel.prefetch, 0)

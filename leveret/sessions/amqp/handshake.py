@@ -34,6 +34,7 @@ CAPABILITIES: Final = (
     "leveret_producer",
     "leveret_origins",
     "leveret_bundles",
+    "leveret_origin_marks",
 )
 EXTERNAL: Final = "EXTERNAL"
 # What RabbitMQ calls the states in which these are expected.

@@ -2,7 +2,9 @@
 
 It says so when it logs in, with the client property `leveret_origins`. Its messages may then have an origin among their
 headers (`leveret.protocol.origins`), which is taken out before they are stored; each queue takes each origin once, in
-any order (`leveret.broker.delivery.origins`). A message without an origin is published as by anybody else.
+any order (`leveret.broker.delivery.origins`). A message without an origin is published as by anybody else. One whose
+origin says that it may have been brought before is marked as redelivered by the queues that take it: a consumer may
+have seen it at a master that was lost, before any other node had it.
 
 It may also send many in one frame, with their origins once (`leveret.protocol.bundles`): `on_bundle`.
 
@@ -17,12 +19,13 @@ from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
 from leveret.broker.delivery.origins import PRODUCER
 from leveret.broker.delivery.publish_numbers import Origin
 from leveret.broker.queue.dedup import SEQUENCE_MAX
+from leveret.broker.remote.outbox import sent_again
 from leveret.protocol import bundles
 from leveret.protocol import methods as m
 from leveret.protocol.errors import ReplyCode, protocol_error
 from leveret.protocol.frames import HEADER_AT, body_size, rechannel
 from leveret.protocol.header_shapes import HeaderShapes
-from leveret.protocol.origins import OriginReader, with_origins
+from leveret.protocol.origins import MARK, OriginReader, with_origins
 from leveret.protocol.properties import DELICATE
 from leveret.sessions.amqp.channel import Channel
 from leveret.sessions.amqp.publish_fast_path import frame_error
@@ -38,7 +41,8 @@ PROPERTY: Final = "leveret_origins"
 
 
 class Piece:
-    """Messages of one source with numbers in a row; without a source: those that tell of none."""
+    """Messages of one source with numbers in a row; without a source: those that tell of none. `first` may have the
+    mark of an origin; then all of them have it."""
 
     __slots__ = ("contents", "first", "keys", "source")
 
@@ -47,6 +51,15 @@ class Piece:
         self.first = first
         self.contents: list[bytes] = []
         self.keys: list[bytes] = []
+
+    @property
+    def is_numbered(self) -> bool:
+        return bool(self.source) and is_number(self.first)
+
+
+def is_number(first: int) -> bool:
+    """Tell whether messages of a source may begin with this number. It may have the mark of an origin."""
+    return 0 < first & ~MARK <= SEQUENCE_MAX
 
 
 def pieces_of(reader: OriginReader, contents: list[bytes], keys: list[bytes]) -> list[Piece]:
@@ -90,7 +103,7 @@ class OriginChannel(Channel):
         pending.waiting += 1  # Until all pieces are sent, for it must not be complete before.
         for queues, contents, keys in bundles:
             for piece in pieces_of(self.reader, contents, keys):
-                if piece.source and 0 < piece.first <= SEQUENCE_MAX:
+                if piece.is_numbered:
                     self._send_piece(queues, piece, kind, pending)
                 else:
                     super().send([(queues, piece.contents, piece.keys)], kind, pending)
@@ -109,9 +122,10 @@ class OriginChannel(Channel):
             journal.begin_publish(self.who)
         if len(queues) > 1:
             kind |= SHARED
+        origin, is_marked = Origin(PRODUCER + piece.source, piece.first & ~MARK, 0), piece.first & MARK
         for queue in queues:
-            origin = Origin(PRODUCER + piece.source, piece.first, 0)
-            if broker.outboxes.produce(queue, origin, contents, piece.keys, kind, size, pending):
+            its_kind = sent_again(queue, kind) if is_marked else kind
+            if broker.outboxes.produce(queue, origin, contents, piece.keys, its_kind, size, pending):
                 self.connection.on_crowded(queue)
         if journal is not None:
             journal.end_publish()
@@ -135,7 +149,7 @@ class OriginChannel(Channel):
         for row in rows:
             contents = bundle.contents[row.lo : row.hi]
             first = bundle.first + row.lo
-            if route.is_plain and 0 < first <= SEQUENCE_MAX and self._is_ordinary(row, contents[0]):
+            if route.is_plain and is_number(first) and self._is_ordinary(row, contents[0]):
                 self._publish_row(route, bundle.source, first, contents, row.kind & ~DELICATE)
             else:
                 self._publish_singly(route, bundle.source, first, contents)

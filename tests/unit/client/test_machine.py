@@ -274,22 +274,22 @@ def test_no_mechanism_in_common() -> None:
     assert "none of EXTERNAL" in str(told.log)
 
 
-def bundled(tag: int, count: int) -> tuple[bytes, bytes]:
+def bundled(tag: int, count: int, redelivered: bool = False) -> tuple[bytes, bytes]:
     made = packed(Bundle(source_of(b"a" * 32, 1, 2), tag, [content(encode(Properties(), 1), b"b", 0)] * count))
-    return b"".join(delivery_frame(1, tag, False, b"\x01x\x01k", made)), made
+    return b"".join(delivery_frame(1, tag, redelivered, b"\x01x\x01k", made)), made
 
 
 @pytest.mark.parametrize("piece", [1, 50, 10_000])
 def test_bundles_among_deliveries(piece: int) -> None:
     machine, told = opened()
     machine.await_bundles()
-    (first, made), (second, other) = bundled(3, 4), bundled(8, 1)
+    (first, made), (second, other) = bundled(3, 4), bundled(8, 1, redelivered=True)
     data = deliver(1, b"a")[0] + deliver(2, b"a")[0] + first + deliver(7, b"a")[0] + second
     for at in range(0, len(data), piece):
         machine.receive(data[at : at + piece])
     assert [one for one in told.log if isinstance(one, BundleDelivery)] == [
-        BundleDelivery(3, 4, b"\x01x\x01k", made),
-        BundleDelivery(8, 1, b"\x01x\x01k", other),
+        BundleDelivery(3, 4, False, b"\x01x\x01k", made),
+        BundleDelivery(8, 1, True, b"\x01x\x01k", other),
     ]
     order = [one.first_tag if isinstance(one, BundleDelivery) else one[0].tag for one in told.log]  # type: ignore[index]
     assert order == sorted(order)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,9 @@ from hypothesis import strategies as st
 from leveret.client.machine import Delivery
 from leveret.federation.link import FederationLink
 from leveret.metadata.shovel.parameters import AckMode
+from leveret.protocol.frames import content
+from leveret.protocol.origins import MARK, source_of, take_origin, with_origins
+from leveret.protocol.properties import Properties, encode
 from leveret.shovel.link import LinkFault, Settlement, Target
 
 ROUTE = b"\x01x\x01k"
@@ -39,6 +44,15 @@ def test_what_is_left_out_is_acknowledged_at_once() -> None:
     assert link.take_settlements() == [Settlement(7, False, False), Settlement(6, False, True)]
     assert (link.forwarded, link.dropped, link.pending, link.is_resting) == (3, 3, 0, True)
     assert len(link.shifts) == 1
+
+
+def test_what_the_upstream_delivers_again_is_marked() -> None:
+    plain = content(encode(Properties(), 1), b"a", 0)
+    first, second = with_origins([plain] * 2, source_of(b"a" * 32, 7, 9), 5)
+    for mode, expected in (("on-confirm", [5, 6 | MARK]), ("on-publish", [5, 6])):
+        link = link_of(cast(AckMode, mode))
+        made = link.on_deliveries([Delivery(1, False, ROUTE, first), Delivery(2, True, ROUTE, second)])[1::2]
+        assert [take_origin(one).number for one in made] == expected
 
 
 def test_other_modes() -> None:

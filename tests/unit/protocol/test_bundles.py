@@ -10,7 +10,7 @@ from leveret.protocol import bundles
 from leveret.protocol.bundles import BadBundle, Bundle, Row
 from leveret.protocol.frames import HEAD, content
 from leveret.protocol.header_shapes import HeaderShapes
-from leveret.protocol.origins import source_of
+from leveret.protocol.origins import MARK, source_of
 from leveret.protocol.properties import DELICATE, KIND_EXPIRES, KIND_PERSISTENT, Properties, encode
 
 SOURCE = source_of(b"a" * 32, 7, 9)
@@ -39,6 +39,15 @@ def test_the_first_messages_of_a_bundle() -> None:
     contents = [message(b"a" * size) for size in (3, 1, 2)]
     made = bundles.cut(bundles.packed(Bundle(SOURCE, 5, contents)), 2)
     assert bundles.read(made, 0) == Bundle(SOURCE, 5, contents[:2])
+
+
+def test_a_mark() -> None:
+    contents = [message(b"a"), message(b"bc")]
+    made = bundles.marked(bundles.packed(Bundle(SOURCE, 5, contents)))
+    assert bundles.read(made, 0) == Bundle(SOURCE, 5 | MARK, contents)
+    assert bundles.read(bundles.cut(made, 1), 0) == Bundle(SOURCE, 5 | MARK, contents[:1])
+    with pytest.raises(BadBundle):
+        bundles.marked(made[:70])
 
 
 @pytest.mark.parametrize("frame_max", [4_096, 10_000, 131_072])

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from leveret.protocol.frames import HEADER_AT, content, split
-from leveret.protocol.origins import HEADER_BYTES_MAX, NAME, OriginReader, source_of, take_origin, with_origins
+from leveret.protocol.origins import (
+    HEADER_BYTES_MAX,
+    MARK,
+    NAME,
+    OriginReader,
+    marked,
+    source_of,
+    take_origin,
+    with_origins,
+)
 from leveret.protocol.properties import Properties, check, decode_content, encode
 from leveret.protocol.tables import Field
 
@@ -53,6 +62,22 @@ def test_a_stretch_has_numbers_in_a_row() -> None:
 def test_what_is_no_origin_stays(properties: Properties) -> None:
     plain = message(properties)
     assert take_origin(plain) == (b"", 0, plain)
+    assert marked(plain) == plain
+
+
+@pytest.mark.parametrize("properties", SHAPES)
+def test_a_mark(properties: Properties) -> None:
+    plain = message(properties)
+    (labelled,) = with_origins([plain], SOURCE, 17)
+    assert take_origin(marked(labelled)) == (SOURCE, 17 | MARK, plain)
+    assert marked(marked(labelled)) == marked(labelled)
+
+
+@pytest.mark.parametrize("size", [0, 10, 20, 22, 30])
+def test_a_mark_on_what_is_cut_off(size: int) -> None:
+    whole = message(Properties(content_type="text/plain", content_encoding="gzip", headers={"x": Field("l", 1)}))
+    with pytest.raises(ValueError, match=r"header|cut off"):
+        marked(whole[:size])
 
 
 def test_an_origin_of_a_message_that_has_one_comes_first() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.client.machine import Delivery, publish_prefix
+from leveret.client.machine import BundleDelivery, Delivery, publish_prefix
 from leveret.metadata.shovel.parameters import AckMode
+from leveret.protocol.bundles import Bundle, packed, read_publish
 from leveret.protocol.frames import content, split
+from leveret.protocol.origins import MARK, source_of, take_origin, with_origins
 from leveret.protocol.properties import Properties, encode
 from leveret.shovel.link import Link, LinkFault, Settlement, Target
 
 ROUTE = b"\x01x\x01k"
+SOURCE = source_of(b"a" * 32, 7, 9)
 
 
 def message(body: bytes = b"hello") -> bytes:
@@ -135,6 +138,30 @@ def test_a_content_that_cannot_be_read_ends_the_link() -> None:
 
     with pytest.raises(LinkFault, match="nonsense"):
         Link("on-confirm", Target("", "q"), rewrite).on_deliveries(deliveries(1, 1))
+
+
+@pytest.mark.parametrize("marks", [True, False])
+def test_what_the_source_delivers_again_is_marked_if_the_destination_knows_marks(marks: bool) -> None:
+    first, second = with_origins([message()] * 2, SOURCE, 5)
+    one = Link("on-confirm", Target("", "q"), marks=marks)
+    given = [Delivery(1, False, ROUTE, first), Delivery(2, True, ROUTE, second), Delivery(3, True, ROUTE, message())]
+    numbers = [take_origin(content).number for content in one.on_deliveries(given)[1::2]]
+    assert numbers == [5, 6 | MARK if marks else 6, 0]
+    bundle = packed(Bundle(SOURCE, 7, [message()] * 2))
+    for tag, redelivered in ((4, False), (6, True)):
+        frame = b"".join(one.on_bundle(BundleDelivery(tag, 2, redelivered, ROUTE, bundle)))
+        first_number = read_publish(frame[7:-1])[1].first
+        assert first_number == (7 | MARK if redelivered and marks else 7)
+
+
+@pytest.mark.parametrize("is_bundle", [True, False])
+def test_what_cannot_be_marked_ends_the_link(is_bundle: bool) -> None:
+    one = Link("on-confirm", Target("", "q"), marks=True)
+    with pytest.raises(LinkFault, match="cannot be read"):
+        if is_bundle:
+            one.on_bundle(BundleDelivery(1, 1, True, ROUTE, b"short"))
+        else:
+            one.on_deliveries([Delivery(1, True, ROUTE, b"short")])
 
 
 def test_routes_are_remembered_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,11 @@ from leveret.broker.delivery import origins
 from leveret.broker.delivery.batch import Batch, Span
 from leveret.broker.delivery.origins import RUN, RUNS, begin_run
 from leveret.protocol import methods as m
-from leveret.protocol.frames import HEADER_AT
-from leveret.protocol.origins import NAME, source_of, take_origin
+from leveret.protocol.frames import HEADER_AT, split
+from leveret.protocol.origins import MARK, NAME, source_of, take_origin
 from leveret.protocol.properties import decode_content
 from leveret.protocol.tables import Field, table_from_python
+from leveret.storage.format.queue_block import REDELIVERED
 from tests.support.machines import Client, World, publish
 from tests.unit.broker.queue.test_dedup import acks, rest, told
 
@@ -100,6 +101,32 @@ def test_what_a_full_queue_refuses_may_come_again(world: World) -> None:
     send(client, 1, 2, queue="full")
     assert told(client) == [(3, True), (4, True)]
     assert rest(world, "full") == [2]
+
+
+@pytest.mark.parametrize("mode", [1, 2])
+def test_what_may_have_been_brought_before_is_marked_by_who_takes_it(world: World, mode: int) -> None:
+    client = mover(world)
+    send(client, 1, 2, mode=mode)
+    send(client, *(number | MARK for number in (1, 2, 3, 4)), 5, mode=mode)
+    assert told(client) == acks(7)
+    assert marks(world) == {1: False, 2: False, 3 | MARK: True, 4 | MARK: True, 5: False}
+
+
+def test_a_mark_does_not_hide_a_number_that_is_none(world: World) -> None:
+    client = mover(world)
+    none = (MARK, MARK | 1 << 62 | 1)
+    send(client, *none)
+    assert told(client) == acks(2) and marks(world) == dict.fromkeys(none, False)
+
+
+def marks(world: World) -> dict[int, bool]:
+    """By body: whether the messages that wait are marked as redelivered."""
+    found: dict[int, bool] = {}
+    for span in world.queue("q").ready:
+        assert isinstance(span, Span)
+        for at in range(span.lo, span.hi):
+            found[int(split(span.batch.contents[at])[1])] = span.batch.kinds[at] & REDELIVERED != 0
+    return found
 
 
 def test_messages_without_an_origin_and_without_a_log(world: World) -> None:

@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.delivery.batch import Span
+from leveret.broker.delivery.batch import Gap, Span
 from leveret.client.address import Address
 from leveret.client.machine import BundleDelivery, ClientMachine, Closed, Delivery
 from leveret.protocol import bundles
 from leveret.protocol import methods as m
 from leveret.protocol.bundles import Bundle
-from leveret.protocol.origins import NAME, source_of
+from leveret.protocol.origins import MARK, NAME, source_of
 from leveret.protocol.properties import Properties
 from leveret.protocol.tables import Field, table_from_python
 from leveret.sessions.amqp.limits import Limits
 from leveret.shovel.link import Link, Target
+from leveret.storage.format.queue_block import REDELIVERED
 from tests.support.machines import Client, World, publish
 from tests.unit.broker.queue.test_dedup import acks, rest, told
 from tests.unit.protocol.test_bundles import message
@@ -69,6 +70,21 @@ def test_each_number_is_taken_once_in_any_order(world: World) -> None:
     send(second, 1, 1, 2)
     assert told(first) == acks(7) and told(second) == acks(5)
     assert rest(world) == [5, 6, 7, 4, 1, 2, 3]
+
+
+def test_a_bundle_that_may_have_been_brought_before_is_marked_as_far_as_it_is_new(world: World) -> None:
+    client = mover(world)
+    send(client, 1, 1, 2)
+    send(client, 1 | MARK, 1, 2, 3, 4)
+    send(client, 5 | MARK, 5, properties=Properties(headers={"CC": Field("A", [Field("S", "q")])}))  # Looked at singly.
+    assert told(client) == acks(7)
+    marks = [kind & REDELIVERED != 0 for span in world.queue("q").ready for kind in kinds_of(span)]
+    assert marks == [False, False, True, True, True]
+
+
+def kinds_of(span: Span | Gap) -> bytearray:
+    assert isinstance(span, Span)
+    return span.batch.kinds[span.lo : span.hi]
 
 
 def test_confirms_come_with_the_sync(world: World) -> None:
