@@ -270,8 +270,8 @@ class Member:
             self._on_epoch(old, view)
         if self.master is not None:
             self.master.on_view(view)
-        if self.in_sync and view.master != self.me:
-            self.end_order()  # Until it lacks something again.
+        if (self.in_sync and view.master != self.me) or (self.ordered is not None and _is_whole(view)):
+            self.end_order()  # Until it lacks something again, or at the master: until somebody does.
         if self.me not in view.ring:
             if old is not None and self.me in old.ring:
                 self.out.append(Left(view.version))
@@ -611,6 +611,11 @@ class Member:
         if self._forget_due:
             self._forget_due = False
             self._forget(view)
+
+
+def _is_whole(view: View) -> bool:
+    """Return whether all members are in sync."""
+    return all(view.disk_of(name) is not None for name in view.ring)
 
 
 _HANDLERS: Final[dict[type, Callable[[Member, str, Any], None]]] = {

@@ -87,10 +87,11 @@ class LogLines:
 
     def on_order(self, mirror: Mirror, wanted: bool) -> bool:
         """An operator wants the mirrors to be synchronised, or not to be. False: there is nothing to do."""
-        if wanted and not lacking(mirror):
+        if lacking(mirror):
+            return True
+        if wanted:
             self.note(mirror, "Synchronising: all mirrors already synced")
-            return False
-        return True
+        return False
 
     def on_sync(self, mirror: Mirror) -> None:
         """At the master: which mirrors lack messages, or whether they fetch them, may have changed."""
@@ -111,7 +112,6 @@ class LogLines:
         if missing:
             self.note(mirror, f"Synchronising: stopped, mirrors [{', '.join(missing)}] are not synchronised")
         else:
-            mirror.member.end_order()
             self.note(mirror, "Synchronising: complete")
 
     def tell_begun(self, mirror: Mirror) -> None:

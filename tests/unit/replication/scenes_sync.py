@@ -425,6 +425,20 @@ def a_master_tells_all_that_an_order_not_to_fill_has_ended() -> None:
     assert not sent(drain(master), Pulse), "there was none"
 
 
+@scenario
+def an_order_ends_at_the_master_when_all_are_in_sync() -> None:
+    """They may be because what they lacked was consumed. Who lacks something later is filled as the options say."""
+    for fill in (True, False):
+        master = lead("a")
+        master.order(fill)
+        master.on_view(view(3, 2, "a", "ab"))
+        assert master.ordered is fill, "c is not in sync"
+        drain(master)
+        master.on_view(view(4, 2, "a", "abc"))
+        assert master.ordered is None
+        assert sent(drain(master), Pulse, "b") == ([] if fill else [Pulse(2, True, 1)])
+
+
 # -- force ---------------------------------------------------------------------------
 
 

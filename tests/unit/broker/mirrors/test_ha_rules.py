@@ -248,6 +248,17 @@ def test_an_order_not_to_fill_ends_when_the_mirror_is_in_sync(rings: Rings) -> N
     rings.tick(60)
     assert synced(rings) == {ONE, TWO}
     assert mirror.ordered is None and mirror.filling.wanted
+    assert rings.copy(ONE, number).ordered is None
+
+
+def test_there_is_no_order_not_to_fill_where_nobody_is_filled(rings: Rings) -> None:
+    """As there is none to fill. Who lacks something later is filled as the policy says."""
+    policy(rings, ha_mode="nodes", ha_params=[ONE, TWO], ha_sync_mode="automatic")
+    number = rings.declare("q", ONE, TWO)
+    mirrors = rings.servers[ONE].world.broker.mirrors
+    for wanted in (False, True):
+        mirrors.order_sync(rings.copy(ONE, number), wanted)
+        assert rings.copy(ONE, number).ordered is None
 
 
 def test_a_mirror_that_restarts_while_it_is_filled_by_order_goes_on(rings: Rings) -> None:
