@@ -18,13 +18,13 @@ from leveret.protocol.received_from import CLUSTER, VHOST, was_at
 from leveret.protocol.tables import Field, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from leveret.metadata.model.records import Binding
 
 BOUND_FROM: Final = "x-bound-from"
 HOPS: Final = "hops"
-SUFFIXES: Final = ("A", "B")
+SUFFIXES: Final = ("A", "B", "C")  # Of the internal exchanges that a link makes in turn.
 _INTEGERS: Final = frozenset("bBsuIil")
 
 
@@ -32,6 +32,16 @@ def queue_name(there: str, there_vhost: str, here: str, here_vhost: str, cluster
     """Return the name of the queue that a link makes upstream. `cluster` is the name of this one."""
     more = f":{here_vhost}:{here}" if here_vhost != there_vhost else f":{here}" if here != there else ""
     return f"federation: {there} -> {cluster}{more}"
+
+
+def following(present: Sequence[str]) -> str:
+    """Return the suffix of the next internal exchange, where those with these are: none of them, if possible.
+
+    Of two that are free, the one that was used longer ago: suffixes follow each other in a circle.
+    """
+    before = (SUFFIXES[-1], *SUFFIXES)
+    free = [each for each, last in zip(SUFFIXES, before, strict=False) if each not in present and last in present]
+    return free[0] if free else SUFFIXES[1]
 
 
 class Site(NamedTuple):

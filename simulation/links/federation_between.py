@@ -267,7 +267,7 @@ class FederationBetween(TwoClusters):
             super().work_fault(name, seconds, rng)
 
     def _cut_short(self, one: Federated, rng: random.Random) -> None:
-        """Leave upstream what an attempt leaves that is cut short after its first step, and begin anew."""
+        """Leave upstream what one attempt leaves, or two, that are cut short after the first step, and begin anew."""
         there = self.nodes_of(one.there.side)
         names = [f"{one.link_queue.name} {suffix}" for suffix in SUFFIXES]
         missing = [name for name in names if there and (one.there.vhost, name) not in there[0].metadata.exchanges]
@@ -277,7 +277,7 @@ class FederationBetween(TwoClusters):
             DOWNSTREAM_VHOST: Field("S", one.here.vhost),
             **PURPOSE,
         }
-        for name in missing:
+        for name in rng.sample(missing, rng.randint(min(1, len(missing)), len(missing))):
             self.order(
                 one.there.side,
                 DeclareExchange(one.there.vhost, name, UPSTREAM_TYPE, True, True, True, arguments),

@@ -1,15 +1,20 @@
 """The worker of a link of an exchange: its queue, internal exchange and bindings upstream.
 
-**Two exchanges in turn.** The internal exchange has a name with A or B at its end. An attempt makes the one that is not
-there, binds it like the exchange here, and then deletes the other: so what was unbound while the line was down is gone,
-and there is no moment without the bindings that are wanted. If both are there, since an attempt was cut short, either
-may be the one that has all bindings; so the first is made to lead to the queue and gets all of them too, before the
-second is made anew.
+**Three exchanges in turn.** The internal exchange has a name with A, B or C at its end. An attempt makes one that is
+not there, binds it like the exchange here, and then deletes those that were: so what was unbound while the line was
+down is gone, and there is no moment without the bindings that are wanted. If all are there, since two attempts were cut
+short, any may be the one that has all bindings; so one of the others is made to lead to the queue and gets all of them
+too, before the one to be used is made anew.
 
-**What comes late.** A node upstream that is cut off from its cluster keeps what an attempt asked of it, and has it done
-when it is back, though the attempt was given up and the next one, over another node, has deleted that exchange. So the
-first look at the internal exchange also deletes the other one, if it leads nowhere. One that does was made by somebody
-else, and must stay; then the link begins anew.
+**What is deleted late.** A process may be stopped just before it deletes an exchange that was there, and go on when
+another node runs the link. Its successor has found that exchange too, and uses a third one: with two in turn, it would
+have to use one of those that the other may delete. Nothing more is deleted by a process that is not sure of its task
+(`_stay_current`). It takes two further attempts until the name is used again.
+
+**What is made late.** A node upstream that is cut off from its cluster keeps what an attempt asked of it, and has it
+done when it is back, though the attempt was given up and the next one, over another node, has deleted that exchange. So
+the first look at the internal exchange also deletes the others, if they lead nowhere. One that does was made by
+somebody else, and must stay; then the link begins anew.
 
 **A queue with other arguments** (`expires` has changed, say) is deleted and made anew if it is empty. Otherwise it
 stays as it is, because messages wait in it.
@@ -26,7 +31,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.client import amqp
 from leveret.client.amqp import BrokerError
 from leveret.client.machine import Closed
-from leveret.federation.bindings import SUFFIXES, Change, Site, UpstreamBindings, queue_name
+from leveret.federation.bindings import SUFFIXES, Change, Site, UpstreamBindings, following, queue_name
 from leveret.federation.headers import ExchangeHeaders
 from leveret.federation.link import FederationLink
 from leveret.metadata.model.records import ExchangeSpec
@@ -65,7 +70,7 @@ class ExchangeWorker(FederationWorker):
         self.upstream_name: str | None = None
         self.is_fanout = False
         self.checked_at = 0.0
-        self.is_tidy = False  # The other internal exchange was deleted since this attempt began.
+        self.is_tidy = False  # The other internal exchanges were deleted since this attempt began.
         super().__init__(node, assignment, link)
 
     # -- Setting up ----------------------------------------------------------------------------------------------
@@ -88,21 +93,21 @@ class ExchangeWorker(FederationWorker):
         present = await self._present(wire)
         await self._stay_current()  # Nobody would delete soon what is made beside the exchange of a successor.
         self.suffix = None
-        new = next((suffix for suffix in reversed(SUFFIXES) if suffix not in present), SUFFIXES[1])
-        if len(present) > 1:
-            await self._lead_to_queue(wire, self._internal_name(SUFFIXES[0]))
-            await self._bind_all(wire, SUFFIXES[0])
+        new = following(present)
         name = self._internal_name(new)
         if new in present:
+            kept = next(suffix for suffix in present if suffix != new)
+            await self._lead_to_queue(wire, self._internal_name(kept))
+            await self._bind_all(wire, kept)
             await self._stay_current()
             await wire.call(amqp.EXCHANGE_DELETE, calls.delete_exchange(name))
         await self._declare_internal(wire, name)
         await self._lead_to_queue(wire, name)
         self.internal = name
         self.bindings = await self._bind_all(wire, new)
-        await self._stay_current()
         for suffix in present:
             if suffix != new:
+                await self._stay_current()
                 await wire.call(amqp.EXCHANGE_DELETE, calls.delete_exchange(self._internal_name(suffix)))
         self.suffix = new
         self.checked_at = self.loop.time()
@@ -277,17 +282,18 @@ class ExchangeWorker(FederationWorker):
         wire.machine.call(amqp.EXCHANGE_DECLARE, passive, self._on_checked)
         if not self.is_tidy:  # Once, because the upstream's nodes agree on each delete, even of what is not there.
             self.is_tidy = True
-            other = next(name for name in map(self._internal_name, SUFFIXES) if name != self.internal)
-            delete = calls.delete_exchange(other, calls.IF_UNUSED)
-            wire.machine.call(amqp.EXCHANGE_DELETE, delete, self._on_checked)
+            for other in map(self._internal_name, SUFFIXES):
+                if other != self.internal:
+                    delete = calls.delete_exchange(other, calls.IF_UNUSED)
+                    wire.machine.call(amqp.EXCHANGE_DELETE, delete, self._on_checked)
         wire.flush()
 
     def _on_checked(self, answer: bytes | Closed) -> None:
         if isinstance(answer, Closed):
-            self.suffix = None  # The next attempt looks for both.
+            self.suffix = None  # The next attempt looks for all.
             self._fail(str(answer))
 
     async def clean_up(self, wire: Wire) -> None:
         await wire.call(amqp.QUEUE_DELETE, calls.delete_queue(self.queue))
-        for suffix in SUFFIXES:  # The other one is there, too, if an attempt was cut short.
+        for suffix in SUFFIXES:  # Others are there, too, if an attempt was cut short.
             await wire.call(amqp.EXCHANGE_DELETE, calls.delete_exchange(self._internal_name(suffix)))

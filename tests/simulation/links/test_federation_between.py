@@ -68,7 +68,7 @@ BUGS = (
             "an internal exchange that is there is taken to lead to the queue",
             1,
             "ExchangeWorker.set_up",
-            "await self._lead_to_queue(wire, self._internal_name(SUFFIXES[0]))",
+            "await self._lead_to_queue(wire, self._internal_name(kept))",
             "pass",
             first=3,
         ),

@@ -149,7 +149,7 @@ def test_messages_wait_upstream_while_the_downstream_is_away(linked: tuple[Site,
     down.connect()
     until(lambda: down.count("q") == 50, "what waited")
     assert [body for body, _ in down.take("q")] == [b"%d" % number for number in range(50)]
-    until(lambda: f"{QUEUE} B" not in up.exchanges() and f"{QUEUE} A" in up.exchanges(), "the other internal exchange")
+    until(lambda: f"{QUEUE} B" not in up.exchanges() and f"{QUEUE} C" in up.exchanges(), "the next internal exchange")
     assert bound_upstream(up) == ["red.#"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,6 +12,7 @@ import pytest
 from leveret.client import amqp
 from leveret.client.amqp import BrokerError, Name
 from leveret.client.machine import Closed
+from leveret.federation.bindings import SUFFIXES, following
 from leveret.metadata.federation.links import Link
 from leveret.metadata.federation.parameters import Upstream
 from leveret.metadata.model import commands as c
@@ -22,7 +24,7 @@ from leveret.node.federation.calls import IF_UNUSED, PASSIVE
 from leveret.node.federation.exchange_worker import CHECK_S, ExchangeWorker
 
 QUEUE = "federation: x -> here"
-A, B = f"{QUEUE} A", f"{QUEUE} B"
+A, B, C = (f"{QUEUE} {suffix}" for suffix in SUFFIXES)
 
 
 def text_at(arguments: bytes, at: int) -> tuple[str, int]:
@@ -40,6 +42,7 @@ class Far:
         self.exchanges = {"x"}
         self.leading: set[str] = set()
         self.deleted: list[str] = []  # What it was asked to delete.
+        self.on_delete: Callable[[], None] = lambda: None
 
     async def call(self, name: Name, arguments: bytes) -> bytes:
         self._do(name, arguments)
@@ -67,6 +70,7 @@ class Far:
                 raise Closed(f"no exchange '{first}'", 404, of_channel=True)
             self.exchanges.add(first)
         elif name == amqp.EXCHANGE_DELETE:
+            self.on_delete()
             self.deleted.append(first)
             if arguments[at] & IF_UNUSED and first in self.leading:
                 raise Closed(f"exchange '{first}' in use", 406, of_channel=True)
@@ -118,7 +122,7 @@ async def test_an_exchange_that_was_asked_for_before_and_made_later_is_deleted(h
     """A node upstream that was cut off has kept what the attempt before asked for."""
     far = Far()
     await here.begin(far)
-    far.exchanges.add(A)
+    far.exchanges |= {A, C}
     here.go_on(CHECK_S)
     assert far.exchanges == {"x", B} and far.leading == {B} and not here.failed
 
@@ -131,13 +135,13 @@ async def test_it_is_deleted_once_for_each_attempt(here: Here) -> None:
     assert not far.deleted
     for _ in range(3):
         here.go_on(CHECK_S)
-    assert far.deleted == [A]
+    assert far.deleted == [A, C]
     await here.begin(far)
     here.go_on(CHECK_S)
-    assert far.deleted == [B] and far.exchanges == {"x", A}
+    assert far.deleted == [A, B] and far.exchanges == {"x", C}
 
 
-async def test_another_exchange_in_use_has_the_link_begin_anew_with_both(here: Here) -> None:
+async def test_another_exchange_in_use_has_the_link_begin_anew_with_all(here: Here) -> None:
     far = Far()
     await here.begin(far)
     far.exchanges.add(A)
@@ -145,13 +149,32 @@ async def test_another_exchange_in_use_has_the_link_begin_anew_with_both(here: H
     here.go_on(CHECK_S)
     assert here.failed == [f"exchange '{A}' in use"] and far.exchanges == {"x", A, B}
     await here.worker.set_up(cast(Any, far))
+    assert far.exchanges == {"x", C} and far.leading == {C}
+
+
+async def test_one_of_all_leads_to_the_queue_while_another_is_made_anew(here: Here) -> None:
+    """Two attempts were cut short. Which exchange had all bindings is not known."""
+    far = Far()
+    far.exchanges |= {A, B, C}
+    led: list[set[str]] = []  # What leads to the queue when something is deleted.
+    far.on_delete = lambda: led.append(set(far.leading))
+    await here.worker.set_up(cast(Any, far))
+    assert far.deleted == [B, A, C] and led == [{A}, {A, B}, {B}]
     assert far.exchanges == {"x", B} and far.leading == {B}
 
 
-async def test_the_end_of_a_link_deletes_both(here: Here) -> None:
+@pytest.mark.parametrize(
+    ("present", "new"),
+    [("", "B"), ("A", "B"), ("B", "C"), ("C", "A"), ("AB", "C"), ("BC", "A"), ("AC", "B"), ("ABC", "B")],
+)
+def test_exchanges_take_turns(present: str, new: str) -> None:
+    assert following(list(present)) == new
+
+
+async def test_the_end_of_a_link_deletes_all(here: Here) -> None:
     far = Far()
     await here.begin(far)
-    far.exchanges.add(A)
+    far.exchanges |= {A, C}
     await here.worker.clean_up(cast(Any, far))
     assert far.exchanges == {"x"}
 
@@ -169,4 +192,34 @@ async def test_a_node_that_does_not_know_who_runs_the_link_makes_nothing_upstrea
     assert far.exchanges == {"x", B} | left and far.leading == {B}
     here.is_cut_off = False
     await here.worker.set_up(cast(Any, far))
+    assert len(far.exchanges) == 2 and far.leading == far.exchanges - {"x"}
+
+
+class Stopped:
+    """A wire whose process is stopped just before it deletes something."""
+
+    def __init__(self, far: Far) -> None:
+        self.far = far
+        self.uri, self.machine, self.reopen = far.uri, far.machine, far.reopen
+        self.is_stopped, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def call(self, name: Name, arguments: bytes) -> bytes:
+        if name == amqp.EXCHANGE_DELETE:
+            self.is_stopped.set()
+            await self.goes_on.wait()
+        return await self.far.call(name, arguments)
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3])
+async def test_what_a_stopped_process_deletes_late_is_not_that_of_its_successor(here: Here, attempts: int) -> None:
+    """Whichever it has used before, and whether an attempt was cut short or not."""
+    far = Far()
+    for _ in range(attempts):
+        await here.begin(far)
+    stopped = Stopped(far)
+    late = asyncio.create_task(here.worker.set_up(cast(Any, stopped)))
+    await stopped.is_stopped.wait()
+    await Here().begin(far)
+    stopped.goes_on.set()
+    await late
     assert len(far.exchanges) == 2 and far.leading == far.exchanges - {"x"}
