@@ -208,6 +208,7 @@ class Server:
         log, recovered = await self._enter(me)
         node = self.node = Node(settings, environment, peers, me, log, recovered)
         node.ticker.on_woken = lambda: self.watch.wake(self.loop)
+        node.ticker.on_long_tick = lambda: self.watch.on_long_tick(self.loop)
         self.on_recovered()
         node.stopped.add_done_callback(lambda _: self._on_node_stopped(node))
         known = node.cluster.raft.membership.get(self.uuid)

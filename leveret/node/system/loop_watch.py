@@ -4,13 +4,13 @@ One turn of the loop serves everybody who is connected, so a turn that takes lon
 no hook for the end of a turn, and its debug mode, which has one, costs every callback. So a timer is set to `BEAT_S`
 again and again, and what counts is how late it fires: a turn of L seconds shows as a delay between L - `BEAT_S` and L.
 That is one callback in 20 ms, as many as the consensus has anyway. While the node's own ticks are long, because
-nothing goes on (see `ticker`), so are the beats: then a turn that begins without waking the ticks shows as up to
-`CALM_BEAT_S` shorter than it was.
+nothing goes on (see `ticker`), so are the beats, and each comes with a tick, so that the loop wakes up once for both:
+then a turn that begins without waking the ticks shows as up to `CALM_BEAT_S` shorter than it was.
 
-What a long turn did can be seen only while it lasts, from outside: a thread looks at the beats four times a second.
-If there was none for `SUSPICIOUS_S`, the thread notes where the loop's thread is. A turn longer than a second
-(`LONG_S`) is logged with that note and with the processor time that it took. A long turn that took little processor
-time is no fault of the node: the machine was busy, suspended, or short of memory.
+What a long turn did can be seen only while it lasts, from outside: a thread looks at the beats four times a second,
+twice while they are long. If there was none for `SUSPICIOUS_S`, the thread notes where the loop's thread is. A turn
+longer than a second (`LONG_S`) is logged with that note and with the processor time that it took. A long turn that took
+little processor time is no fault of the node: the machine was busy, suspended, or short of memory.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret")
 
 BEAT_S: Final = 0.02
-CALM_BEAT_S: Final = 0.2
+CALM_BEAT_S: Final = 0.2  # As long as a long tick.
 SLOW_S: Final = 0.1
 LONG_S: Final = 1.0
 SUSPICIOUS_S: Final = 0.5
 LOOK_S: Final = 0.25
+CALM_LOOK_S: Final = 0.5
 FRAMES_MAX: Final = 12
 BOUNDS_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -105,7 +106,13 @@ class LoopWatch:
         beat_s = CALM_BEAT_S if self._is_long else BEAT_S
         self._worked_s = self._processor()
         self._due = self._clock() + beat_s
-        self._timer = loop.call_later(beat_s, self._beat, loop)
+        # A long beat comes with the next long tick. The timer is for the case that there is none.
+        self._timer = loop.call_later(beat_s + BEAT_S if self._is_long else beat_s, self._beat, loop)
+
+    def on_long_tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._is_long and self._timer is not None:
+            self._timer.cancel()
+            self._beat(loop)
 
     def wake(self, loop: asyncio.AbstractEventLoop) -> None:
         """The node's ticks are short again: so are the beats, from now on."""
@@ -128,7 +135,7 @@ class LoopWatch:
     # -- In the thread -------------------------------------------------------------------------------------------
 
     def _look_on(self) -> None:
-        while not self._stopped.wait(LOOK_S):
+        while not self._stopped.wait(CALM_LOOK_S if self._is_long else LOOK_S):
             self.look()
 
     def look(self) -> None:

@@ -34,6 +34,7 @@ class Ticker:
         self._timer: asyncio.TimerHandle | None = None
         self.is_long = False  # The next tick stands for several.
         self.on_woken: Callable[[], None] = lambda: None
+        self.on_long_tick: Callable[[], None] = lambda: None  # Called when a tick that stands for several begins.
 
     def start(self) -> None:
         self._ticked = self._loop.time()
@@ -57,6 +58,8 @@ class Ticker:
 
     def _fire(self) -> None:
         now = self._loop.time()
+        if self.is_long:
+            self.on_long_tick()
         # A process that was stopped for a while has no ticks to make up for: to others it was silent, too.
         passed = min(max(1, round((now - self._ticked) / TICK_S)), LONG_TICKS) if self.is_long else 1
         self._ticked = now

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import uvloop
 
 from leveret.management.api.monitoring import metrics
 from leveret.node.system import loop_watch
-from leveret.node.system.loop_watch import BEAT_S, BOUNDS_S, LoopWatch, TurnTimes
+from leveret.node.system.loop_watch import BEAT_S, BOUNDS_S, CALM_BEAT_S, LoopWatch, TurnTimes
 
 
 def test_a_histogram_of_turns() -> None:
@@ -48,14 +49,12 @@ class Loop:
 
     def __init__(self) -> None:
         self.due: Callable[[], None] = lambda: None
+        self.delays: list[float] = []
 
     def call_later(self, delay: float, then: Callable[..., None], *arguments: Any) -> Any:
-        assert delay == BEAT_S
+        self.delays.append(delay)
         self.due = lambda: then(*arguments)
-        return asyncio.TimerHandle(0, lambda: None, (), self)  # type: ignore[arg-type]
-
-    def get_debug(self) -> bool:
-        return False
+        return SimpleNamespace(cancel=lambda: None)
 
 
 class Clock:
@@ -81,6 +80,25 @@ def test_a_turn_is_as_long_as_the_beat_is_late() -> None:
         loop.due()
     assert made.turns.slow == 1
     assert made.turns.longest_s == pytest.approx(0.3)
+    assert set(loop.delays) == {BEAT_S}
+
+
+def test_while_nothing_goes_on_beats_come_with_the_ticks() -> None:
+    made, loop, clock, _ = watched()
+    made.on_long_tick(loop)  # type: ignore[arg-type]
+    assert sum(made.turns.counts) == 0, "its beats are short still"
+    made.is_calm = lambda: True
+    clock.now += BEAT_S
+    loop.due()
+    assert loop.delays[-1] > CALM_BEAT_S, "a tick comes first"
+    for late in (0.0, 0.3):
+        clock.now += CALM_BEAT_S + late
+        made.on_long_tick(loop)  # type: ignore[arg-type]
+    assert sum(made.turns.counts) == 3
+    assert made.turns.longest_s == pytest.approx(0.3)
+    made.is_calm = lambda: False
+    made.wake(loop)  # type: ignore[arg-type]
+    assert loop.delays[-1] == BEAT_S
 
 
 def test_a_long_turn_is_logged_with_what_it_did(caplog: pytest.LogCaptureFixture) -> None:

@@ -109,3 +109,15 @@ def test_a_stopped_ticker_does_not_wake(world: World) -> None:
     world.ticker.stop()
     world.ticker.wake()
     assert world.loop.timer is not None and world.loop.timer.is_cancelled
+
+
+def test_long_ticks_are_told_of(world: World) -> None:
+    told: list[int] = []
+    world.ticker.on_long_tick = lambda: told.append(len(world.passed))
+    calm_down(world)
+    assert not told
+    world.loop.fire()
+    assert told == [len(world.passed) - 1], "before the tick itself"
+    world.ticker.wake()
+    world.loop.fire()
+    assert len(told) == 1
