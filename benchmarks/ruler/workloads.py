@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Final, Literal
 
 from benchmarks.ruler import calls
 from benchmarks.ruler.calls import Connection
-from benchmarks.ruler.load import Consumer, Driven, Publisher, drive
+from benchmarks.ruler.load import Consumer, CountingConsumer, Driven, Publisher, drive
 
 PREFIX: Final = "benchmark"
 RICH_MESSAGES: Final = 1_000  # This many messages differ from each other before they repeat.
@@ -26,6 +27,7 @@ class Workload:
     consumers: int = 1
     queues: int = 1
     body_bytes: int = 100
+    body_bytes_max: int = 0  # If it is not 0, bodies differ: there are as many short ones as long ones.
     persistent: bool = False
     confirm: bool = False
     ack: bool = True
@@ -44,6 +46,24 @@ class Workload:
 
 
 WORKLOADS: Final = (
+    Workload(
+        name="mixed",
+        about="as safe, with keys, sizes and ids of all kinds, 4 publishers, 10 queues",
+        persistent=True,
+        confirm=True,
+        rich=True,
+        body_bytes=20,
+        body_bytes_max=4_000,
+        exchange="topic",
+        keys=1_000,
+        bindings=100,
+        publishers=4,
+        consumers=10,
+        queues=10,
+        window=500,
+        prefetch=200,
+        batch=1,
+    ),
     Workload(name="fast", about="transient, no confirms, no acks", ack=False),
     Workload(name="acked", about="transient, the consumer acks"),
     Workload(name="safe", about="persistent, confirmed, acked", persistent=True, confirm=True),
@@ -152,7 +172,7 @@ def bind_scene(admin: Connection, queues: Sequence[str], exchange: str, workload
         return [[""]]
     if workload.exchange == "topic":  # Each key matches one of the patterns.
         for number in range(workload.bindings):
-            admin.bind(queues[0], exchange, f"*.{number:04}.#")
+            admin.bind(queues[number % len(queues)], exchange, f"*.{number:04}.#")
         return [[f"k{number:05}.{number % workload.bindings:04}.x.y" for number in range(workload.keys)]]
     return [[queue] for queue in queues]
 
@@ -177,7 +197,8 @@ def scene(
 def consumer(connection: Connection, queues: Sequence[str], workload: Workload) -> Consumer:
     if workload.ack:
         connection.set_prefetch(workload.prefetch)
-    return Consumer(connection, queues, workload.ack_every)
+    kind = CountingConsumer if workload.body_bytes_max else Consumer
+    return kind(connection, queues, workload.ack_every)
 
 
 def publisher(connection: Connection, exchange: str, keys: Sequence[str], workload: Workload) -> Publisher:
@@ -187,14 +208,16 @@ def publisher(connection: Connection, exchange: str, keys: Sequence[str], worklo
 
 def encode(exchange: str, keys: Sequence[str], workload: Workload) -> list[bytes]:
     """Returns blobs of `batch` messages each, in which every key occurs equally often."""
-    batch, body = workload.batch, b"x" * workload.body_bytes
+    batch, dice = workload.batch, random.Random(7)
+    low, high = workload.body_bytes, workload.body_bytes_max or workload.body_bytes
     wanted = max(batch, len(keys), RICH_MESSAGES if workload.rich else 1)
     count = -(-wanted // batch) * batch
+    bodies = [b"x" * round(low * (high / low) ** dice.random()) for _ in range(count)]
     messages = [
         calls.publish(
             exchange, keys[number % len(keys)], body, workload.persistent, f"m-{number:08}" if workload.rich else None
         )
-        for number in range(count)
+        for number, body in enumerate(bodies)
     ]
-    assert len({len(message) for message in messages}) == 1  # Consumers count by length.
+    assert workload.body_bytes_max or len({len(message) for message in messages}) == 1  # Consumers count by length.
     return [b"".join(messages[at : at + batch]) for at in range(0, count, batch)]
