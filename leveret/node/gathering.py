@@ -15,6 +15,10 @@ windows (`ANSWER_MAX`) keep both busy anyway.
 Publishers that answer cannot be told by the number that came. Others send at their own pace, and as many come in the
 next wait as came in the last one. But these go on sending during a commit, while publishers whose whole window is in
 the commit send nothing before it is done.
+
+A window may be halved: one half comes while the other is committed, which looks like publishers that go on sending.
+So now and then a commit waits for as many publishes on top of what came during the commit before. If nothing comes
+during that commit, the window is whole again. Otherwise the next such *trial* is after twice as many commits.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from typing import Final
 GATHER_S_MAX: Final = 0.0004
 ANSWER_MAX: Final = 64  # The largest window, of all publishers together, that is delivered as a whole.
 UNGATHERED_MAX: Final = 16  # Commits that begin without a wait after waits in vain.
+UNTRIED_MAX: Final = 128  # Commits without a trial after trials in vain.
 
 
 class Gathering:
@@ -40,6 +45,9 @@ class Gathering:
         self._is_tested = False  # That commit had waited, and it is not known yet what came during it.
         self._skipped = 0  # So many commits begin without a wait.
         self._skipped_next = 1  # And so many after the next wait in vain.
+        self._is_trial = False  # The next commit waits for the other half of a window.
+        self._untried = 0  # So many commits are no trials.
+        self._untried_next = 1  # And so many after the next trial in vain.
 
     def expects_more(self, published: int) -> bool:
         """Returns whether publishes may be about to arrive that the next commit should contain."""
@@ -79,3 +87,19 @@ class Gathering:
             self._is_tested = False
             is_small = self._confirmed <= ANSWER_MAX
             self.is_answered = is_small and (published - self._begun_with) * 5 <= self._confirmed
+            self._on_trial()
+        if self._wanted and not self.is_answered and self._confirmed <= ANSWER_MAX:
+            if self._untried:
+                self._untried -= 1
+            else:
+                self._is_trial = True
+                self._wanted = published + self._confirmed
+
+    def _on_trial(self) -> None:
+        """Called when it is known whether publishers answer."""
+        if self.is_answered:
+            self._untried_next = 1
+        elif self._is_trial:
+            self._untried = self._untried_next
+            self._untried_next = min(2 * self._untried_next, UNTRIED_MAX)
+        self._is_trial = False

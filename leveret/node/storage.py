@@ -340,8 +340,8 @@ class Storage:
         """Called when so many messages are being confirmed: as many publishes may be about to arrive."""
         now_s = self.environment.precise_s()
         self.gathering.on_confirmed(broker.totals.published, count, now_s, now_s - self.began)
-        if self.awaiting:  # Sockets are read next, in this pass of the loop or in the one after it.
-            self.loop.call_soon(self.loop.call_soon, self._on_read, broker)
+        if self.awaiting:  # Sockets are read before the loop's next calls, thus before the next turn, too.
+            self.loop.call_soon(self._on_read, broker)
         else:
             self._on_read(broker)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.node.gathering import ANSWER_MAX, GATHER_S_MAX, UNGATHERED_MAX, Gathering
+from leveret.node.gathering import ANSWER_MAX, GATHER_S_MAX, UNGATHERED_MAX, UNTRIED_MAX, Gathering
 
 TOOK_S = 0.0003
 
@@ -100,3 +100,31 @@ def test_after_waits_in_vain_most_commits_begin_without_one(publishers: Publishe
         waits += publishers.gathering.has_waited
         publishers.commit(10)
     assert 200 // (UNGATHERED_MAX + 1) <= waits < 25
+
+
+def test_the_halves_of_a_window_are_joined(publishers: Publishers) -> None:
+    publishers.publish(5)
+    publishers.commit(5, meanwhile=5)
+    assert publishers.gathering.expects_more(publishers.published)
+    publishers.publish(5)
+    assert not publishers.gathering.expects_more(publishers.published)
+    publishers.commit(10)
+    assert publishers.gathering.is_answered
+
+
+def test_large_windows_may_stay_in_halves(publishers: Publishers) -> None:
+    publishers.publish(ANSWER_MAX + 1)
+    publishers.commit(ANSWER_MAX + 1, meanwhile=ANSWER_MAX + 1)
+    assert not publishers.gathering.expects_more(publishers.published)
+
+
+def test_publishers_with_a_pace_of_their_own_seldom_wait_for_another_half(publishers: Publishers) -> None:
+    trials = 0
+    publishers.publish(5)
+    for _ in range(4 * UNTRIED_MAX):
+        publishers.commit(5, meanwhile=5)
+        if publishers.gathering.expects_more(publishers.published):
+            trials += 1
+            publishers.publish(5)
+        assert not publishers.gathering.is_answered
+    assert 4 <= trials < 14

@@ -344,7 +344,11 @@ def test_publishers_that_go_on_during_a_commit_are_served_before_the_next(commit
         committing.publish(1)
         committing.told.clear()
         committing.publish(2)
-        assert committing.told == ["turn", "served", "safe"]
+        if "safe" not in committing.told:  # It waits for a moment: there might be the other half of a window.
+            committing.precise += GATHER_S_MAX
+            committing.loop.soon.pop()()
+        assert committing.told[:2] == ["turn", "served"] and committing.told[-1] == "safe"
+        assert "committing" not in committing.told
         committing.client.feed(publish(1, "", "q", b"x", delivery_mode=2))  # It came during the commit.
         for _ in range(2):
             soon, committing.loop.soon = committing.loop.soon, []
