@@ -214,6 +214,9 @@ class SimSurroundings:
     def yield_to_writer(self) -> None:
         return None
 
+    def yield_processor(self) -> None:
+        return None
+
     def place(self) -> Place | None:
         return borrowed_folder.place_of(self.machine)
 

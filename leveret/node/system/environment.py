@@ -7,6 +7,7 @@ that forgets what was not synced, a network with partitions. `RealEnvironment` i
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import resource
 import secrets
@@ -83,6 +84,9 @@ class Environment(Protocol):
     def yield_to_writer(self) -> None:
         """Lets another thread have the interpreter now."""
 
+    def yield_processor(self) -> None:
+        """Lets another process have the processor now, if one is waiting for it."""
+
     def place(self) -> Place | None:
         """Returns where the lock is by which others on the same machine see whether this node runs."""
 
@@ -139,6 +143,10 @@ class RealEnvironment:
 
     def yield_to_writer(self) -> None:
         time.sleep(0)
+
+    def yield_processor(self) -> None:
+        if hasattr(os, "sched_yield"):  # Not every Unix has it.
+            os.sched_yield()
 
     def place(self) -> Place | None:
         return data_folder.place_of(self.files.root)
