@@ -252,7 +252,7 @@ class Source:
         bytes_max = min(frame.bytes_max, member.options.piece_bytes)
         request = Request(src, cut, after, bound, have, bytes_max, member.confirmed, frame.batch)
         self.reads = {**self.reads, src: request}
-        member.out.append(Read(request))
+        member.do(Read(request))
 
     def on_read(
         self,

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leveret.base.shared_values import shared
+from leveret.base.shared_values import NO_DICT, shared
 from leveret.metadata.model.view import View
 from leveret.replication.packed_block import is_prompt
 from leveret.replication.ring_frames import (
@@ -51,9 +51,10 @@ if TYPE_CHECKING:
 class Child:
     """A member that this one feeds."""
 
-    __slots__ = ("next", "acked", "told")
+    __slots__ = ("name", "next", "acked", "told")
 
-    def __init__(self, following: int) -> None:
+    def __init__(self, name: str, following: int) -> None:
+        self.name = name
         self.next = following  # The first block that was not sent to it.
         self.acked = following - 1  # The last block on its disk.
         self.told = -1  # The confirmed number that it was told.
@@ -71,9 +72,9 @@ class Feeding:
         self.member = member
         self.left: tuple[str, ...] = ()  # Members that may feed this one, nearest first.
         self.feed: str | None = None
-        self.children: dict[str, Child] = {}
-        self.waiting: dict[str, Attach] = {}  # Members to be fed once this log is matched.
-        self.relay: dict[str, Entry] = {}  # Numbers of others, to be passed on towards the master.
+        self.children: tuple[Child, ...] = ()
+        self.waiting: dict[str, Attach] = NO_DICT  # Members to be fed once this log is matched.
+        self.relay: dict[str, Entry] = NO_DICT  # Numbers of others, to be passed on towards the master.
         self.moved = False  # There are blocks or numbers for the children.
         self._tried = 0  # How many members on the left were asked in vain.
         self._quiet = 0  # Ticks since one was asked, or since blocks arrived.
@@ -86,19 +87,40 @@ class Feeding:
         member = self.member
         if member.master is not None:
             return self.has_news
-        nearest = next((name for name in self.left if name in member.links), None)
-        return not member.matched or self.feed != nearest or self._asked or self.has_news
+        if not member.matched or self._asked or self.has_news:
+            return True
+        for name in self.left:
+            if name in member.links:
+                return name != self.feed
+        return self.feed is not None
 
     @property
     def has_news(self) -> bool:
         """Whether a child does not know all that is confirmed. Its next blocks or the tick tell it."""
-        return any(child.told < self.member.confirmed for child in self.children.values())
+        confirmed = self.member.confirmed
+        for child in self.children:  # noqa: SIM110 (asked very often)
+            if child.told < confirmed:
+                return True
+        return False
+
+    def child(self, name: str) -> Child | None:
+        for child in self.children:
+            if child.name == name:
+                return child
+        return None
+
+    def _drop(self, name: str) -> None:
+        if self.children:
+            self.children = tuple(child for child in self.children if child.name != name)
 
     def lowest(self, view: View) -> int | None:
         """Return the block that every child that is not in sync has on disk. Those in sync have all that is confirmed.
         """
-        members = dict(view.in_sync)
-        return min((child.acked for name, child in self.children.items() if name not in members), default=None)
+        found = None
+        for child in self.children:
+            if view.disk_of(child.name) is None and (found is None or child.acked < found):
+                found = child.acked
+        return found
 
     # -- events ----------------------------------------------------------------------
 
@@ -109,9 +131,9 @@ class Feeding:
         if self.member.options.star:
             self.left = self.left[-1:] + self.left[:-1]
         if is_new_epoch:
-            self.children.clear()
-            self.relay.clear()
-            self.waiting = {peer: attach for peer, attach in self.waiting.items() if attach.epoch >= view.epoch}
+            self.children, self.relay = (), NO_DICT
+            if self.waiting:
+                self.waiting = {peer: attach for peer, attach in self.waiting.items() if attach.epoch >= view.epoch}
             self.feed, self._lagged = None, -1
 
     def on_peer_up(self, peer: str) -> None:
@@ -119,16 +141,17 @@ class Feeding:
             self.seek()
 
     def on_peer_down(self, peer: str) -> None:
-        self.children.pop(peer, None)
-        self.waiting.pop(peer, None)
+        self._drop(peer)
+        if peer in self.waiting:
+            del self.waiting[peer]
         if self.feed == peer:
             self.feed = None
             self.seek()
 
     def on_tick(self) -> None:
-        for name, child in list(self.children.items()):
+        for child in self.children:
             if child.told < self.member.confirmed:
-                self._push(name, child, True)
+                self._push(child, True)
         if self.member.master is not None:
             return
         self._asked = False
@@ -142,7 +165,7 @@ class Feeding:
             self.seek()
 
     def on_truncated(self, number: int) -> None:
-        for child in self.children.values():
+        for child in self.children:
             child.next = min(child.next, number + 1)
             child.acked = min(child.acked, number)
         self._got_sum = min(self._got_sum, self.member.tail.sum_to(self.member.durable))
@@ -152,8 +175,8 @@ class Feeding:
         member = self.member
         assert member.view is not None
         for child in self.children:
-            member.send(child, Deny(member.view.epoch))
-        self.children.clear()
+            member.send(child.name, Deny(member.view.epoch))
+        self.children = ()
         self._got_sum = member.tail.sum_to(member.tail.end)
 
     # -- being fed -------------------------------------------------------------------
@@ -179,8 +202,7 @@ class Feeding:
         member = self.member
         assert member.view is not None
         self._got_sum = member.tail.sum_to(member.durable)
-        history = tuple(member.tail.history)
-        member.send(to, Attach(member.view.epoch, member.view.version, history, member.tail.end))
+        member.send(to, Attach(member.view.epoch, member.view.version, member.tail.history, member.tail.end))
 
     def on_deny(self, src: str, frame: Deny) -> None:
         if self.feed in (None, src) and self.member.master is None:
@@ -279,7 +301,7 @@ class Feeding:
         tail, view = member.tail, member.view
         assert view is not None
         if not member.matched:
-            self.waiting[src] = frame
+            self.wait(src, frame)
             return
         known = tail.common(frame.history, frame.end)
         start = known + 1
@@ -293,22 +315,29 @@ class Feeding:
             history, messages = tail.history_to(cut), member.messages
             member.send(src, Reset(view.epoch, member.version, cut, history, known, messages, member.delivered))
             start = cut + 1
-        child = self.children[src] = Child(start)
-        self._push(src, child, True)
+        child = Child(src, start)
+        self._drop(src)
+        self.children = (*self.children, child)
+        self._push(child, True)
+
+    def wait(self, src: str, frame: Attach) -> None:
+        """Note a member that wants to be fed, and cannot be yet."""
+        self.waiting = self.waiting or {}
+        self.waiting[src] = frame
 
     def serve_waiting(self) -> None:
-        waiting, self.waiting = self.waiting, {}
+        waiting, self.waiting = self.waiting, NO_DICT
         for peer, attach in waiting.items():
             self.on_attach(peer, attach)
 
     def on_detach(self, src: str, frame: Detach) -> None:
-        self.children.pop(src, None)
+        self._drop(src)
 
     def on_got(self, src: str, frame: Got) -> None:
         self._on_durable(src, frame.durable)
 
     def _on_durable(self, src: str, durable: int) -> None:
-        child = self.children.get(src)
+        child = self.child(src)
         if child is not None and child.acked < durable < child.next:
             child.acked = durable
             self.moved = True
@@ -316,18 +345,18 @@ class Feeding:
     def flush(self) -> None:
         self.moved = False
         end = self.member.tail.end
-        for name, child in list(self.children.items()):
+        for child in self.children:
             if child.next <= end:
-                self._push(name, child, False)
+                self._push(child, False)
 
-    def _push(self, name: str, child: Child, always: bool) -> None:
+    def _push(self, child: Child, always: bool) -> None:
         """Send the blocks that a child lacks, within its window. `always`: at least the confirmed number."""
         member = self.member
         tail, options, view = member.tail, member.options, member.view
         assert view is not None
         if child.next <= tail.base:
-            del self.children[name]
-            member.send(name, Deny(view.epoch))
+            self._drop(child.name)
+            member.send(child.name, Deny(view.epoch))
             return
         # Blocks confirmed before a forced promotion may be lost by it, so they are not passed on as confirmed.
         lasting = not view.lossy or tail.epoch_at(member.confirmed) >= view.lossy
@@ -342,7 +371,7 @@ class Feeding:
                 return
             previous = child.next - 1
             epoch = tail.epoch_at(previous)
-            member.send(name, Blocks(view.epoch, member.version, confirmed, epoch, previous, blocks))
+            member.send(child.name, Blocks(view.epoch, member.version, confirmed, epoch, previous, blocks))
             child.next += len(blocks)
             child.told = member.confirmed
             always = False
@@ -358,8 +387,8 @@ class Feeding:
                 self._on_durable(src, entry.durable)
             if master is not None:
                 master.on_entry(name, entry)
-            elif name in self.left or name in self.children:
-                self.relay[name] = entry
+            elif name in self.left or self.child(name) is not None:
+                self.relay = {**self.relay, name: entry}
         self.member.report()
 
     def tell(self, view: View) -> bool:
@@ -369,7 +398,7 @@ class Feeding:
         if home is None:
             return False
         entries = ((member.me, member.entry()), *self.relay.items())
-        self.relay.clear()
+        self.relay = NO_DICT
         member.send(home, Numbers(view.epoch, entries))
         feed = self.feed
         if feed is not None and feed != home and member.matched:

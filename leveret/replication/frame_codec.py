@@ -23,6 +23,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from leveret.base.packing import BadMessage, Reader, pack_text
+from leveret.base.shared_values import shared
 from leveret.replication.packed_block import PackedBlock, pack_block
 from leveret.replication.ring_frames import (
     Attach,
@@ -399,7 +400,7 @@ def _get_entries(reader: FrameReader) -> Numbers:
         raise BadMessage(f"{count} members")
     entries = []
     for _ in range(count):
-        name, disk = reader.text(), reader.text()
+        name, disk = shared(reader.text()), shared(reader.text())  # A master keeps them, for each of its queues.
         stamp, received, durable, kind = _ENTRY.unpack_from(reader.data, reader.need(_ENTRY.size))
         if max(stamp, received, durable) > NUMBER_MAX or kind > _LACKING:
             raise BadMessage("a number that is none")

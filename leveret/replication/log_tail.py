@@ -11,10 +11,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
+from leveret.base.shared_values import NO_LIST, shared
 from leveret.replication.packed_block import block_bytes, message_count
 from leveret.replication.ring_frames import History, ProtocolError
 from leveret.storage.format.mirror_limits import HISTORY_MAX
 from leveret.storage.format.queue_block import Block
+
+_SHARED_MAX = 2  # Epochs. Longer histories are those of one queue each.
 
 
 def epoch_of(history: Iterable[tuple[int, int]], number: int) -> tuple[int, int]:
@@ -27,6 +30,12 @@ def epoch_of(history: Iterable[tuple[int, int]], number: int) -> tuple[int, int]
     return found
 
 
+def kept(history: Iterable[tuple[int, int]]) -> History:
+    """Return a history as it is kept: a short one, which most queues have in common, as one object for all of them."""
+    found = tuple(history)
+    return shared(found) if len(found) <= _SHARED_MAX else found
+
+
 class Tail:
     """The blocks base + 1 to end of a log, and its history."""
 
@@ -34,12 +43,13 @@ class Tail:
 
     def __init__(self, base: int = 0, history: Iterable[tuple[int, int]] = (), blocks: Iterable[Block] = ()) -> None:
         self.base = self.end = base
-        self.history: list[tuple[int, int]] = list(history)
+        self.history: History = kept(history)
         self.last_epoch = self.history[-1][0] if self.history else 0
-        self._blocks: list[Block] = []
-        self._sums: list[int] = []  # Bytes ever appended, up to each block.
+        # A queue at rest keeps no blocks.
+        self._blocks: list[Block] = NO_LIST
+        self._sums: list[int] = NO_LIST  # Bytes ever appended, up to each block.
         self._base_sum = 0
-        self._counts: list[int] = []  # Messages ever appended, up to each block.
+        self._counts: list[int] = NO_LIST  # Messages ever appended, up to each block.
         self._base_count = 0
         for block in blocks:
             self.append(block)
@@ -74,8 +84,9 @@ class Tail:
         self.end += 1
         if block.epoch != self.last_epoch:
             self.last_epoch = block.epoch
-            self.history.append((block.epoch, block.number))
-            del self.history[:-HISTORY_MAX]
+            self.history = kept((*self.history[1 - HISTORY_MAX :], (block.epoch, block.number)))
+        if not self._blocks:
+            self._blocks, self._sums, self._counts = [], [], []
         self._blocks.append(block)
         self._sums.append((self._sums[-1] if self._sums else self._base_sum) + block_bytes(block))
         self._counts.append((self._counts[-1] if self._counts else self._base_count) + message_count(block))
@@ -84,18 +95,18 @@ class Tail:
         if number < self.base:
             raise ProtocolError(f"truncate to {number}, below {self.base}")
         keep = number - self.base
-        del self._blocks[keep:], self._sums[keep:], self._counts[keep:]
+        if self._blocks:
+            del self._blocks[keep:], self._sums[keep:], self._counts[keep:]
         self.end = min(self.end, number)
-        while self.history and self.history[-1][1] > number:
-            self.history.pop()
+        self.history = kept(self.history_to(number))
         self.last_epoch = self.history[-1][0] if self.history else 0
 
     def restart(self, cut: int, history: History) -> None:
         """All blocks are gone; the next one is cut + 1. Counting bytes goes on."""
         self._base_sum, self._base_count = self.sum_to(self.end), self._count_to(self.end)
-        self._blocks, self._sums, self._counts = [], [], []
+        self._blocks = self._sums = self._counts = NO_LIST
         self.base = self.end = cut
-        self.history = list(history)
+        self.history = kept(history)
         self.last_epoch = self.history[-1][0] if self.history else 0
 
     def since(self, start: int, count_max: int, bytes_max: int) -> tuple[Block, ...]:
@@ -115,7 +126,10 @@ class Tail:
             return
         self._base_sum, self._base_count = self.sum_to(number), self._count_to(number)
         forgotten = number - self.base
-        del self._blocks[:forgotten], self._sums[:forgotten], self._counts[:forgotten]
+        if forgotten < len(self._blocks):
+            del self._blocks[:forgotten], self._sums[:forgotten], self._counts[:forgotten]
+        else:
+            self._blocks = self._sums = self._counts = NO_LIST
         self.base = number
 
     # -- bytes ---------------------------------------------------------------------

@@ -60,7 +60,7 @@ class Master:
 
     __slots__ = (
         "member", "view", "epoch", "start_number", "table", "told_order", "maybe", "joining", "not_again", "marks",
-        "stuck", "handing", "hasty", "own_late", "_others", "_told", "_needed",
+        "stuck", "handing", "hasty", "own_late", "_others", "_rested", "_told", "_needed",
     )  # fmt: skip
 
     def __init__(self, member: Member, view: View) -> None:
@@ -74,11 +74,12 @@ class Master:
         self.joining: dict[Disk, int] = NO_DICT  # By joining member: ticks for which confirms have waited.
         self.not_again: dict[Disk, int] = NO_DICT  # Members waited for in vain, and until when they are not again.
         self.marks: tuple[int, ...] = (self.start_number,)  # The ends of the log at the last ticks.
-        self.stuck: dict[Disk, tuple[int, int, int]] = {}  # Received, durable, ticks without a change.
+        self.stuck: dict[Disk, tuple[int, int, int]] = NO_DICT  # Received, durable, ticks without a change.
         self.handing: tuple[str, int] | None = None  # The next master, and the time limit.
         self.hasty = False  # The hand-over does not wait for disks.
         self.own_late = 0  # Ticks for which only this node's disk has held up confirms.
         self._others = 0  # The block that all others had on disk at the last tick.
+        self._rested = 0  # The end of the log when all that count last had all of it; then `stuck` is empty.
         self._told = (0, 0)
         self._needed: tuple[Disk, ...] = ()  # The other members that count.
         self._recount()
@@ -91,7 +92,7 @@ class Master:
         member.append((start_block(member.group, self.epoch, self.start_number, lost, marks),))
         if not member.complete:  # It was promoted by force: all members must agree on what is left of the queue.
             member.become_complete(self.start_number)
-        member.out.append(Started(self.epoch, self.start_number, tail, self.view.lossy == self.epoch))
+        member.do(Started(self.epoch, self.start_number, tail, self.view.lossy == self.epoch))
         if not member.born or not member.majority:  # The others assume that the master of a new group works.
             self.pulse_all()
 
@@ -219,7 +220,7 @@ class Master:
             told = (member.confirmed, max(member.confirmed, min(received, member.tail.end)))
         if told != self._told and (member.confirmed >= self.start_number or member.options.asynchronous):
             self._told = told
-            member.out.append(Confirmed(self.epoch, *told))
+            member.do(Confirmed(self.epoch, *told))
         if len(self.view.ring) > len(self.view.in_sync):
             self._add_members()
         if self.handing is not None:
@@ -250,21 +251,26 @@ class Master:
         """Return the in-sync members that lack blocks and have made no progress for too long."""
         member, options = self.member, self.member.options
         bad = []
+        self.stuck = self.stuck or {}
+        lacks_any = False
         for key in self.view.in_sync:
             name, disk = key
             if name == member.me:
                 continue
             entry = self._entry(key)
-            received, durable, age = self.stuck.get(key, (0, 0, 0))
+            received, durable, age = self.stuck.get(key, (self._rested, self._rested, 0))
             if entry.durable >= member.tail.end or entry.durable > durable or entry.received > received:
                 age = 0
             else:
                 age += 1
             self.stuck[key] = (entry.received, entry.durable, age)
+            lacks_any = lacks_any or entry.durable < member.tail.end
             other = self.table.get(name)
             wiped = other is not None and other.disk != disk
             if age > (options.slow if name in member.links and not wiped else options.unlinked):
                 bad.append(key)
+        if not lacks_any:
+            self.stuck, self._rested = NO_DICT, member.tail.end  # The queue may rest for long.
         return bad
 
     def _watch_own_disk(self) -> None:
@@ -277,7 +283,7 @@ class Master:
             self.own_late = 1
             fit = [name for name, disk in self.view.in_sync if name != member.me and name in member.links]
             if fit and member.proposal_age is None:
-                member.out.append(HandOverDue(fit[0]))
+                member.do(HandOverDue(fit[0]))
 
     def _lags(self) -> bool:
         return any(
@@ -386,4 +392,4 @@ class Master:
 
     def _give_up(self) -> None:
         self.handing = None
-        self.member.out.append(Resumed(self.epoch))
+        self.member.do(Resumed(self.epoch))

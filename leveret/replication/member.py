@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from leveret.base.shared_values import NO_SET, shared
+from leveret.base.shared_values import NO_LIST, NO_SET, shared
 from leveret.metadata.model.view import View
 from leveret.replication.catch_up import Filling, Source
 from leveret.replication.election import MasterWatch
@@ -123,7 +123,7 @@ class Member:
         self.options = options or PLAIN
         self.born = born
         self.start_marks = start_marks
-        self.out: list[Effect] = []
+        self.out: list[Effect] = NO_LIST
         self.view: View | None = None
         self.joined: Mapping[str, int] = _NOBODY  # By member: the version with which it joined, if known.
         self.version = 0  # The newest version on which the state here depends: of the view, or of what was confirmed.
@@ -144,7 +144,7 @@ class Member:
         self.written = 0
         self.synced_to = 0
         self.floor = 0  # The write with which the log starts. Before its sync, no number is valid.
-        self.unsynced: list[tuple[int, int]] = []  # Write id, number of its last block.
+        self.unsynced: list[tuple[int, int]] = NO_LIST  # Write id, number of its last block.
         # What to do at the end of the turn.
         self._report = False
         self._forget_due = False
@@ -212,8 +212,15 @@ class Member:
         """Return the effects of all input so far, to be performed in this order. Once a turn is enough."""
         if self._report or self.neighbours.moved or self._forget_due:
             self._flush()
-        out, self.out = self.out, []
+        out, self.out = self.out, NO_LIST
         return out
+
+    def do(self, effect: Effect) -> None:
+        """Have the shell perform an effect, after those before it."""
+        if self.out:
+            self.out.append(effect)
+        else:
+            self.out = [effect]
 
     # -- events of the shell -----------------------------------------------------------
 
@@ -274,7 +281,7 @@ class Member:
             self.end_order()  # Until it lacks something again, or at the master: until somebody does.
         if self.me not in view.ring:
             if old is not None and self.me in old.ring:
-                self.out.append(Left(view.version))
+                self.do(Left(view.version))
             return
         if self.master is None:
             self.neighbours.seek()
@@ -288,6 +295,8 @@ class Member:
         unsynced = self.unsynced
         while unsynced and unsynced[0][0] <= write:
             self.durable = unsynced.pop(0)[1]
+        if not unsynced:
+            self.unsynced = NO_LIST
         self._report = self._forget_due = True
         if not self.complete:
             self.filling.on_synced()
@@ -431,12 +440,13 @@ class Member:
 
     def write(self, change: Change) -> None:
         self.written += 1
-        self.out.append(Write(self.written, change, self.confirmed))
+        self.do(Write(self.written, change, self.confirmed))
 
     def append(self, blocks: tuple[Block, ...]) -> None:
         for block in blocks:
             self.tail.append(block)
         self.write(Append(blocks))
+        self.unsynced = self.unsynced or []
         self.unsynced.append((self.written, self.tail.end))
         self.neighbours.moved = True
 
@@ -464,7 +474,7 @@ class Member:
         self.delivered = max(delivered, self.delivered) if have else delivered
         self.write(Restart(cut, history, bound, have, self.read_at, self.delivered))
         self.floor = self.written
-        self.unsynced.clear()
+        self.unsynced = NO_LIST
         self.confirmed = self.durable = cut
         self.messages = bound
         self.complete = cut == 0
@@ -483,7 +493,7 @@ class Member:
                 self.messages = last
             if block.delivered_through > self.delivered:
                 self.delivered = block.delivered_through
-        self.out.append(Apply(blocks))
+        self.do(Apply(blocks))
         self._forget_due = True
         if not self.complete:
             self.filling.check()
@@ -520,18 +530,18 @@ class Member:
 
     def _stop(self, handed: bool = False) -> None:
         assert self.master is not None
-        self.out.append(Stopped(self.master.epoch, handed))
+        self.do(Stopped(self.master.epoch, handed))
         self.master = None
 
     def propose(self, view: View) -> None:
         self.proposal_age = 0
-        self.out.append(ProposeView(view))
+        self.do(ProposeView(view))
 
     # -- frames --------------------------------------------------------------------------
 
     def send(self, to: str, frame: Frame) -> None:
         if to in self.links:
-            self.out.append(Send(to, frame))
+            self.do(Send(to, frame))
 
     def on_frame(self, src: str, frame: Frame) -> None:
         view = self.view
@@ -539,7 +549,7 @@ class Member:
             return
         if view is None:
             if isinstance(frame, Attach):
-                self.neighbours.waiting[src] = frame
+                self.neighbours.wait(src, frame)
         elif isinstance(frame, Newer):
             pass  # The metadata brings every view by itself.
         elif isinstance(frame, Poll):
@@ -554,7 +564,7 @@ class Member:
         elif frame.epoch == view.epoch:
             _HANDLERS[frame.__class__](self, src, frame)
         elif frame.epoch > view.epoch and isinstance(frame, Attach):
-            self.neighbours.waiting[src] = frame  # Answered when this member has the view of that epoch.
+            self.neighbours.wait(src, frame)  # Answered when this member has the view of that epoch.
 
     def on_pulse(self, src: str, frame: Pulse) -> None:
         assert self.view is not None

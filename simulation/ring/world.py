@@ -651,7 +651,7 @@ class World:
                 f"{name}: view {member.view.version}/{member.view.epoch} log {tail.base}..{tail.end} of "
                 f"{tail.last_epoch}, durable {member.durable}, confirmed {member.confirmed}, complete "
                 f"{member.complete} read_at {member.read_at}, fill {member.filling.progress}, feed {near.feed}, "
-                f"feeds {[(other, child.next, child.acked) for other, child in near.children.items()]}, links "
+                f"feeds {[(child.name, child.next, child.acked) for child in near.children]}, links "
                 f"{sorted(member.links)}, heard {member.doubt.heard}, leads {master and master.epoch}, "
                 f"table {master and master.table}, proposal {member.proposal_age}"
             )

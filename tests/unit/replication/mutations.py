@@ -260,7 +260,7 @@ MUTATIONS: Final = [
     _bug(
         4,
         "who is not matched feeds others",
-        ("Feeding.on_attach", "if not member.matched:\n    self.waiting[src] = frame\n    return", ""),
+        ("Feeding.on_attach", "if not member.matched:\n    self.wait(src, frame)\n    return", ""),
     ),
     _bug(
         4,
@@ -339,7 +339,7 @@ MUTATIONS: Final = [
         ("Feeding.on_tick", "child.told < self.member.confirmed", "False"),
     ),
     _bug(0, "an early attach is lost", ("Feeding.on_blocks", "self.serve_waiting()", "pass")),
-    _bug(0, "numbers are not relayed", ("Feeding.on_numbers", "self.relay[name] = entry", "pass")),
+    _bug(0, "numbers are not relayed", ("Feeding.on_numbers", "self.relay = {**self.relay, name: entry}", "pass")),
     _bug(0, "one who is too slow is not turned away", ("Feeding._push", "child.next <= tail.base", "False")),
     _bug(0, "proposes without a majority", ("MasterWatch._decide", "not member.majority", "False")),
     _bug(

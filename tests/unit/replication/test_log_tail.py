@@ -20,7 +20,7 @@ def make(*epochs: int) -> Tail:
 def test_epochs() -> None:
     tail = make(1, 1, 3, 3, 4)
     assert [tail.epoch_at(number) for number in range(7)] == [0, 1, 1, 3, 3, 4, -1]
-    assert tail.history == [(1, 1), (3, 3), (4, 5)] and tail.history_to(4) == ((1, 1), (3, 3))
+    assert tail.history == ((1, 1), (3, 3), (4, 5)) and tail.history_to(4) == ((1, 1), (3, 3))
 
 
 def test_a_log_has_no_gaps_and_epochs_do_not_fall() -> None:
@@ -33,7 +33,7 @@ def test_a_log_has_no_gaps_and_epochs_do_not_fall() -> None:
 def test_truncating() -> None:
     tail = make(1, 1, 3, 3)
     tail.truncate(2)
-    assert (tail.end, tail.last_epoch, tail.history) == (2, 1, [(1, 1)])
+    assert (tail.end, tail.last_epoch, tail.history) == (2, 1, ((1, 1),))
     tail.append(block(5, 3))
     assert tail.upto(1, 3) == (block(1, 1), block(1, 2), block(5, 3))
     tail.forget_to(2)
@@ -84,7 +84,7 @@ def test_common(one: list[int], other: list[int], shared: int) -> None:
     equal = 0
     while equal < min(mine.end, theirs.end) and first[equal] == second[equal]:
         equal += 1
-    assert mine.common(tuple(theirs.history), theirs.end) == equal
+    assert mine.common(theirs.history, theirs.end) == equal
 
 
 def test_messages_and_times_behind_a_number() -> None:
