@@ -12,7 +12,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from leveret.base.shared_values import NO_ARRAY, NO_LIST
 
@@ -279,6 +279,16 @@ class RangeSet:
             one._starts.append(lows[at])
         one.count = sum(highs) - sum(lows) + len(lows)
         return one
+
+
+class _NoRanges(RangeSet):
+    __slots__ = ()
+
+    def add(self, low: int, high: int) -> int:
+        raise TypeError("this set is that of all who have none: make another one first")
+
+
+NO_RANGES: Final[RangeSet] = _NoRanges()  # Like the empty values of `shared_values`.
 
 
 def stretches(values: dict[int, int]) -> list[tuple[int, int, int]]:

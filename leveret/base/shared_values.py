@@ -31,3 +31,8 @@ def _first_equal(value: Hashable) -> Hashable:
 def shared(value: V) -> V:
     """Return the value, or an equal one that was given before, so that many objects have it once."""
     return cast("V", _first_equal(value))
+
+
+def shared_if_short(values: tuple[V, ...]) -> tuple[V, ...]:
+    """Return the same as `shared` for a tuple of one or two. Longer ones are seldom equal, and would be kept here."""
+    return shared(values) if len(values) <= 2 else values

@@ -11,13 +11,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
-from leveret.base.shared_values import NO_LIST, shared
+from leveret.base.shared_values import NO_LIST, shared_if_short
 from leveret.replication.packed_block import block_bytes, message_count
 from leveret.replication.ring_frames import History, ProtocolError
 from leveret.storage.format.mirror_limits import HISTORY_MAX
 from leveret.storage.format.queue_block import Block
-
-_SHARED_MAX = 2  # Epochs. Longer histories are those of one queue each.
 
 
 def epoch_of(history: Iterable[tuple[int, int]], number: int) -> tuple[int, int]:
@@ -30,12 +28,6 @@ def epoch_of(history: Iterable[tuple[int, int]], number: int) -> tuple[int, int]
     return found
 
 
-def kept(history: Iterable[tuple[int, int]]) -> History:
-    """Return a history as it is kept: a short one, which most queues have in common, as one object for all of them."""
-    found = tuple(history)
-    return shared(found) if len(found) <= _SHARED_MAX else found
-
-
 class Tail:
     """The blocks base + 1 to end of a log, and its history."""
 
@@ -43,7 +35,7 @@ class Tail:
 
     def __init__(self, base: int = 0, history: Iterable[tuple[int, int]] = (), blocks: Iterable[Block] = ()) -> None:
         self.base = self.end = base
-        self.history: History = kept(history)
+        self.history: History = shared_if_short(tuple(history))
         self.last_epoch = self.history[-1][0] if self.history else 0
         # A queue at rest keeps no blocks.
         self._blocks: list[Block] = NO_LIST
@@ -84,7 +76,7 @@ class Tail:
         self.end += 1
         if block.epoch != self.last_epoch:
             self.last_epoch = block.epoch
-            self.history = kept((*self.history[1 - HISTORY_MAX :], (block.epoch, block.number)))
+            self.history = shared_if_short((*self.history[1 - HISTORY_MAX :], (block.epoch, block.number)))
         if not self._blocks:
             self._blocks, self._sums, self._counts = [], [], []
         self._blocks.append(block)
@@ -98,7 +90,7 @@ class Tail:
         if self._blocks:
             del self._blocks[keep:], self._sums[keep:], self._counts[keep:]
         self.end = min(self.end, number)
-        self.history = kept(self.history_to(number))
+        self.history = shared_if_short(self.history_to(number))
         self.last_epoch = self.history[-1][0] if self.history else 0
 
     def restart(self, cut: int, history: History) -> None:
@@ -106,7 +98,7 @@ class Tail:
         self._base_sum, self._base_count = self.sum_to(self.end), self._count_to(self.end)
         self._blocks = self._sums = self._counts = NO_LIST
         self.base = self.end = cut
-        self.history = kept(history)
+        self.history = shared_if_short(history)
         self.last_epoch = self.history[-1][0] if self.history else 0
 
     def since(self, start: int, count_max: int, bytes_max: int) -> tuple[Block, ...]:

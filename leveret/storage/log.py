@@ -84,6 +84,7 @@ from leveret.storage.segments.queue_index import QueueLog
 from leveret.storage.segments.segment import segment_path
 
 _ENTRY_OVERHEAD = 128
+_WITHOUT = (0, 0)  # The bounds of blocks without messages: one object for all queues.
 _PERSISTENT_BIT = bytes(kind & PERSISTENT for kind in range(256))
 _PERSISTENT_STRETCH = re.compile(b"\x01+")
 
@@ -175,8 +176,11 @@ class Segment(Share):
         self.pins += jobs
 
     def note(self, queue: int, first: int) -> None:
-        low, high = self.queues.get(queue, (first, first))
-        self.queues[queue] = (min(low, first), max(high, first))
+        known = self.queues.get(queue)
+        if known is None:
+            self.queues[queue] = (first, first) if first else _WITHOUT
+        elif not known[0] <= first <= known[1]:
+            self.queues[queue] = (min(known[0], first), max(known[1], first))
 
 
 class Log:
@@ -321,7 +325,7 @@ class Log:
         self._weigh(entry, held, content_bytes)
         entry.refer_to(PENDING, (self.serial + 1) & SHORT)
         entry.queue.enqueue(low, high)
-        entry.queue.refs.append(low, high - low + 1, len(held.contents), *entry.source, content_bytes)
+        entry.queue.index().append(low, high - low + 1, len(held.contents), *entry.source, content_bytes)
 
     def _content_bytes(self, run: Run) -> int:
         contents, content_bytes = self.shared
@@ -354,8 +358,8 @@ class Log:
             self._weigh(entry, run, content_bytes)
             entry.refer_to(PENDING, (self.serial + 1) & SHORT)
             assert not owner.spilled.count_within(run.first, run.last), "messages are spilled once"
-            owner.spilled.add(run.first, run.last)
-            owner.spill_refs.append(run.first, len(run.contents), len(run.contents), *entry.source, content_bytes)
+            index = owner.spill(run.first, run.last)
+            index.append(run.first, len(run.contents), len(run.contents), *entry.source, content_bytes)
             self.gather(entry)
 
     def forget(self, queue: int) -> None:

@@ -137,7 +137,7 @@ class MirrorLog:
             entry.add_bytes(marks_bytes(marks))
         item = Unapplied(block.epoch, block.number, entry.first, count, content_bytes)
         entry.write_item(item)
-        mirror.tail.append(item)
+        mirror.add_item(item)
         mirror.note_epoch(block.epoch, block.number)
         self._gather(entry, mirror, confirmed, (), mark)
 
@@ -252,7 +252,7 @@ class MirrorLog:
             queue.enqueue(low, high)
             if queue.spilled:
                 queue.unspill(low, high)
-        queue.refs.append(entry.first, entry.next - entry.first, count, *entry.source, content_bytes)
+        queue.index().append(entry.first, entry.next - entry.first, count, *entry.source, content_bytes)
         self._gather(entry, mirror, confirmed, (), None)
 
     def begin(self, queue: int, epoch: int) -> None:
@@ -314,7 +314,7 @@ class MirrorLog:
         mirror = queue.mirror
         assert mirror is not None
         for block in blocks:
-            item = mirror.tail.pop(0)
+            item = mirror.take_first()
             assert (item.epoch, item.number) == (block.epoch, block.number), "blocks are applied in their order"
             mirror.advance(item.number)
             item.become(APPLIED)
@@ -344,9 +344,9 @@ class MirrorLog:
         if item.segment == PENDING:
             assert item.entry is not None
             item.entry.refer_to(PENDING, item.entry.serial & SHORT)
-            queue.refs.append(first, count, live, *item.entry.source, item.bytes)
+            queue.index().append(first, count, live, *item.entry.source, item.bytes)
         else:
-            queue.refs.append(first, count, live, *item.place, item.bytes)
+            queue.index().append(first, count, live, *item.place, item.bytes)
             queue.refs.relocate(first, item.place, *item.place, item.length, item.extra)
             self._log.segment_table[item.segment].note(queue.id, first)
 

@@ -135,7 +135,7 @@ class MirrorRecovery:
             item = Unapplied(
                 header.epoch, header.number, header.first, header.count, header.content_bytes() if header.count else 0
             )
-            mirror.tail.append(item)
+            mirror.add_item(item)
             mirror.note_epoch(header.epoch, header.number)
             _place(mirror, item, header, place)
         elif header.type == TRUNCATED:
@@ -184,7 +184,7 @@ class MirrorRecovery:
             header = item.header or self._read(queue, item)
             if header is None:
                 return
-            mirror.tail.pop(0)
+            mirror.take_first()
             mirror.advance(item.number)
             queue.advance(item.epoch, item.number, header.next, header.delivered_through)
             if item.count:
@@ -261,7 +261,7 @@ class MirrorRecovery:
 def settle(queue: QueueLog, ranges: list[tuple[int, int]]) -> None:
     """Settle messages before references are counted."""
     for low, high in ranges:
-        queue.gone.add(low, high)
+        queue.end(low, high)
         queue.live.remove(low, high)
         queue.redelivered.remove(low, high)
         queue.uncount(low, high)

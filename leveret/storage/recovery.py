@@ -244,7 +244,7 @@ class Recovery:
             queue.requeue(fold.requeued)
             queue.count_returns((number, number, count) for number, count in fold.counts.items())
             for low, high in fold.settled:
-                queue.gone.add(low, high)
+                queue.end(low, high)
                 queue.live.remove(low, high)
                 queue.redelivered.remove(low, high)
                 queue.uncount(low, high)
@@ -252,13 +252,13 @@ class Recovery:
                 dropped = replay.run(queue, segment, fold.records)
                 columns = _less(columns, dropped) if columns is not None else None
         if columns is not None and len(columns):
-            queue.refs.load(columns)
+            queue.index().load(columns)
             table = log.segment_table[segment]
             table.note(number, columns.first[0])
             table.note(number, columns.first[-1])
         applied = replay.take_rows()
         if applied is not None:
-            queue.refs.load(applied)
+            queue.index().load(applied)
             for first, place in zip(applied.first, applied.segment, strict=True):
                 log.segment_table[place].note(number, first)
 
@@ -279,7 +279,7 @@ class Recovery:
             for item in queue.mirror.tail if queue.mirror is not None else ():
                 log.mirrors.keep(queue, item)
             for low, high in queue.live.ranges(0, queue.delivered_through):
-                queue.redelivered.add(low, high)
+                queue.redeliver(low, high)
             if queue.mirror is None or queue.mirror.complete:
                 queue.marks.tidy()
             if queue.counts and (queue.mirror is None or queue.mirror.released):

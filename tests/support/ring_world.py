@@ -54,6 +54,9 @@ class Kept:
     def mark_again(self) -> None:
         """Does nothing: here `Store.unmark` is for good."""
 
+    def redeliver(self, low: int, high: int) -> None:
+        self.redelivered.add(low, high)
+
     def pieces(self, piece_bytes: int) -> list[tuple[int, int, int]]:
         return [(low, high, high - low + 1) for low, high in self.live]
 

@@ -92,7 +92,7 @@ class MirrorState(Protocol):
     @property
     def base(self) -> int: ...
     @property
-    def history(self) -> list[tuple[int, int]]: ...
+    def history(self) -> History: ...
     @property
     def complete(self) -> bool: ...
     @property
@@ -132,6 +132,7 @@ class Stored(Protocol):
     @property
     def last_block_first(self) -> int: ...
     def mark_again(self) -> None: ...
+    def redeliver(self, low: int, high: int) -> None: ...
     def pieces(self, piece_bytes: int) -> list[tuple[int, int, int]]: ...
 
 
@@ -243,7 +244,7 @@ class MirrorStore:
         self._lives[queue] = self._life
         return Recovered(
             base=mirror.base,
-            history=tuple(mirror.history),
+            history=mirror.history,
             messages=stored.next_seq - 1,
             blocks=mirror.take_blocks(),
             complete=mirror.complete,
@@ -367,7 +368,7 @@ def restore_queue(queue: Queue, stored: Stored, started: Started) -> list[tuple[
     requeued = [pair for block in tail for pair in block.requeued]
     for low, high in [(1, through), *requeued] if through else requeued:
         for start, end in list(stored.live.ranges(low, high)):
-            stored.redelivered.add(start, end)
+            stored.redeliver(start, end)
     for gap in gaps_of(stored.live, settled):
         queue.restore_gap(gap)
     marks = RangeSet([(1, through)] if through else ())

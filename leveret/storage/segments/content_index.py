@@ -16,7 +16,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import compress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from leveret.base.range_set import RangeSet
 from leveret.base.shared_values import NO_ARRAY, NO_LIST
@@ -351,3 +351,16 @@ class ContentIndex:
             chunk.segment, chunk.live, chunk.bytes, chunk.extra, strict=True
         ):
             self._shares[number].add(live, content_bytes + extra)
+
+
+class _NoRefs(ContentIndex):
+    __slots__ = ()
+
+    def append(self, first: int, span: int, live: int, segment: int, offset: int, content_bytes: int) -> None:
+        raise TypeError("this index is that of all queues that have none: make another one first")
+
+    def load(self, columns: Columns) -> None:
+        raise TypeError("this index is that of all queues that have none: make another one first")
+
+
+NO_REFS: Final[ContentIndex] = _NoRefs({})

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from leveret.base.shared_values import NO_LIST, NO_SET
+from leveret.base.shared_values import NO_LIST, NO_SET, shared_if_short
 from leveret.storage.format.errors import FormatError
 from leveret.storage.format.mirror_limits import HISTORY_MAX
 from leveret.storage.segments.content_index import PENDING
@@ -84,7 +84,8 @@ class MirrorCopy:
         self.begun = False  # A record was written.
         self.released = False  # The queue is no longer mirrored. Void places stay void.
         self.base = base  # Blocks up to here have taken effect.
-        self.history: list[tuple[int, int]] = [(epoch, 1)] if base else []  # (epoch, number of its first block)
+        # (epoch, number of its first block)
+        self.history: Pairs = shared_if_short(((epoch, 1),)) if base else ()
         self.complete = True
         self.read_at = 0
         self.cut = 0  # While the copy is not complete: where its blocks start.
@@ -93,7 +94,7 @@ class MirrorCopy:
         self.have: Pairs = ()
         self.marked = False  # While the copy is not complete: it has the queue's marks.
         self.disk = 0  # Raised after each loss of synced data.
-        self.tail: list[Unapplied] = []  # The blocks base + 1 to the end, without gaps.
+        self.tail: list[Unapplied] = NO_LIST  # The blocks base + 1 to the end, without gaps.
         # Places of blocks that were cut off, or were moved.
         self.void: set[tuple[int, int]] | frozenset[tuple[int, int]] = NO_SET
         # The rest is used at start only.
@@ -162,6 +163,18 @@ class MirrorCopy:
             return self.tail[at]
         return None
 
+    def add_item(self, item: Unapplied) -> None:
+        """Note the next block that has no effect yet."""
+        self.tail = self.tail or []
+        self.tail.append(item)
+
+    def take_first(self) -> Unapplied:
+        """Return the next block that takes effect, which it does now."""
+        item = self.tail.pop(0)
+        if not self.tail:
+            self.tail = NO_LIST
+        return item
+
     def add_block(self, block: Block) -> None:
         """At the start: note the next block of `tail`."""
         self.blocks = self.blocks or []
@@ -182,16 +195,14 @@ class MirrorCopy:
     def note_epoch(self, epoch: int, number: int) -> None:
         history = self.history
         if not history or history[-1][0] != epoch:
-            history.append((epoch, number))
-            del history[:-HISTORY_MAX]
+            self.history = shared_if_short((*history[1 - HISTORY_MAX :], (epoch, number)))
 
     def cut_history(self, number: int) -> None:
-        while self.history and self.history[-1][1] > number:
-            self.history.pop()
+        self.history = shared_if_short(tuple(item for item in self.history if item[1] <= number))
 
     def begin(self, cut: int, history: Iterable[tuple[int, int]], bound: int, have: Pairs, read_at: int) -> None:
         """Start the queue's log again after the cut."""
-        self.base, self.history = cut, list(history)
+        self.base, self.history = cut, shared_if_short(tuple(history))
         self.complete, self.read_at = cut == 0, read_at
         self.cut, self.bound, self.after, self.have, self.marked = cut, bound, 0, have, False
 
@@ -252,7 +263,7 @@ class MirrorCopy:
             item = Unapplied(*numbers[start : start + 5])
             segment, offset, length, extra = numbers[start + 5 : start + _ITEM_FIELDS]
             item.set_place(segment, offset, length, extra)
-            mirror.tail.append(item)
+            mirror.add_item(item)
         return queue, mirror
 
     def _unpack_head(self, numbers: array[int]) -> list[int]:
@@ -265,4 +276,4 @@ class MirrorCopy:
         return [queue, *counts]
 
     def _unpack_sections(self, history: list[tuple[int, int]], have: Pairs, void: set[tuple[int, int]]) -> None:
-        self.history, self.have, self.void = history, have, void
+        self.history, self.have, self.void = shared_if_short(tuple(history)), have, void or NO_SET

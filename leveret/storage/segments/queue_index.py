@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from leveret.base.range_set import RangeSet
+from leveret.base.range_set import NO_RANGES, RangeSet
 from leveret.base.shared_values import NO_DICT
 from leveret.storage.format.queue_marks import Marks
-from leveret.storage.segments.content_index import ContentIndex, Share
+from leveret.storage.segments.content_index import NO_REFS, ContentIndex, Share
 
 if TYPE_CHECKING:
     from leveret.storage.segments.mirror_copy import MirrorCopy
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class QueueLog:
     __slots__ = (
         "id", "epoch", "number", "next_seq", "delivered_through", "live", "gone", "redelivered", "counts", "marks",
-        "spilled", "refs", "spill_refs", "floor", "mirror", "unmarked",
+        "spilled", "refs", "spill_refs", "floor", "mirror", "unmarked", "_shares",
     )  # fmt: skip
 
     def __init__(self, id: int, shares: dict[int, Share]) -> None:
@@ -31,17 +31,19 @@ class QueueLog:
         self.number = 0  # Of the queue's last block.
         self.next_seq = 1
         self.delivered_through = 0
-        self.live = RangeSet()  # Messages that are stored and not settled.
-        self.gone = RangeSet()  # All messages ever settled.
-        self.redelivered = RangeSet()  # A part of `live`.
+        # Most queues of a node may be empty: none has a set or an index of its own before something is in it.
+        self.live = NO_RANGES  # Messages that are stored and not settled.
+        self.gone = NO_RANGES  # All messages ever settled.
+        self.redelivered = NO_RANGES  # A part of `live`.
         self.counts: dict[int, int] = NO_DICT  # By message that is not settled: how often it was requeued.
         self.marks = Marks()
-        self.spilled = RangeSet()  # Transient messages, not settled, on disk until the node stops.
-        self.refs = ContentIndex(shares)
-        self.spill_refs = ContentIndex(shares)
+        self.spilled = NO_RANGES  # Transient messages, not settled, on disk until the node stops.
+        self.refs = NO_REFS
+        self.spill_refs = NO_REFS
         self.floor = 0  # Blocks in segments before this one are void: the queue was forgotten since.
         self.mirror: MirrorCopy | None = None  # If the queue is mirrored: then the above is the sum of applied blocks.
         self.unmarked: RangeSet | None = None  # Messages that its master here reads as not redelivered.
+        self._shares = shares
 
     def restore(
         self,
@@ -53,7 +55,8 @@ class QueueLog:
         mirror: MirrorCopy | None,
     ) -> None:
         """Take over what a checkpoint has."""
-        self.floor, self.live, self.gone, self.redelivered = floor, live, gone, redelivered
+        self.floor = floor
+        self.live, self.gone, self.redelivered = live or NO_RANGES, gone or NO_RANGES, redelivered or NO_RANGES
         self.counts, self.mirror = counts or NO_DICT, mirror
 
     def begin_at(self, segment: int) -> None:
@@ -96,6 +99,8 @@ class QueueLog:
 
     def enqueue(self, low: int, high: int) -> None:
         """Add stored messages. Those that were settled before stay settled."""
+        if self.live is NO_RANGES:
+            self.live = RangeSet()
         self.live.add(low, high)
         last = self.gone.last
         if last is not None and low <= last:
@@ -109,15 +114,21 @@ class QueueLog:
             if self.unmarked is not None:
                 self.unmarked.remove(low, high)
             if is_filling:
-                self.redelivered.add(low, high)
+                self.redeliver(low, high)
                 for start, end in self.gone.ranges(low, high):
                     self.redelivered.remove(start, end)
                 continue
             for start, end in self.live.ranges(low, high):
-                self.redelivered.add(start, end)
+                self.redeliver(start, end)
             if self.mirror is not None:  # Spilled messages are about to be stored: see `unspill`.
                 for start, end in self.spilled.ranges(low, high):
-                    self.redelivered.add(start, end)
+                    self.redeliver(start, end)
+
+    def redeliver(self, low: int, high: int) -> None:
+        """Note messages that may have been delivered."""
+        if self.redelivered is NO_RANGES:
+            self.redelivered = RangeSet()
+        self.redelivered.add(low, high)
 
     def unmark(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Have messages read back here as not redelivered, until they are requeued. Pieces and checkpoints, from which
@@ -161,7 +172,7 @@ class QueueLog:
 
     def settle(self, ranges: Iterable[tuple[int, int]]) -> None:
         for low, high in ranges:
-            self.gone.add(low, high)
+            self.end(low, high)
             if self.counts:
                 self.uncount(low, high)
             self.refs.settle(low, high, self.live)
@@ -172,6 +183,27 @@ class QueueLog:
                 self.unmarked.remove(low, high)
             if self.spilled:
                 self.unspill(low, high)
+
+    def end(self, low: int, high: int) -> None:
+        """Note that messages are settled."""
+        if self.gone is NO_RANGES:
+            self.gone = RangeSet()
+        self.gone.add(low, high)
+
+    def index(self) -> ContentIndex:
+        """Return the index of stored contents, to add something to it."""
+        if self.refs is NO_REFS:
+            self.refs = ContentIndex(self._shares)
+        return self.refs
+
+    def spill(self, low: int, high: int) -> ContentIndex:
+        """Add spilled messages. Return the index of their contents, to add these to it."""
+        if self.spilled is NO_RANGES:
+            self.spilled = RangeSet()
+        if self.spill_refs is NO_REFS:
+            self.spill_refs = ContentIndex(self._shares)
+        self.spilled.add(low, high)
+        return self.spill_refs
 
     def unspill(self, low: int, high: int) -> None:
         """Drop spilled messages: they are settled, or stored like all others."""

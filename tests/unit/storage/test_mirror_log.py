@@ -234,7 +234,7 @@ def test_state_in_a_checkpoint() -> None:
     mirror.void = {(1, 10), (2, 11), (3, 12)}
     item = Unapplied(2, 4, 20, 3, 99)
     item.segment, item.offset, item.length, item.extra = 2, 5, 6, 7
-    mirror.tail.append(item)
+    mirror.add_item(item)
     queue, back = MirrorCopy.unpack(mirror.pack(Q, {1, 2}))
     assert queue == Q and back.void == {(1, 10), (2, 11)}
     for name in ("serial", "begun", "base", "history", "complete", "read_at", "cut", "bound", "after", "have", "disk"):
