@@ -364,12 +364,13 @@ class ClientEnd:
     def subscribe(self, queue: RemoteQueue, consumer: Subscriber) -> Subscription:
         self.last_subscription += 1
         subscription = Subscription(self.last_subscription, queue, consumer)
-        self.subscriptions[subscription.number] = queue.subscriptions[consumer] = subscription
+        self.subscriptions[subscription.number] = subscription
+        queue.add_subscription(subscription)
         return subscription
 
     def drop(self, subscription: Subscription) -> None:
         self.subscriptions.pop(subscription.number, None)
-        subscription.queue.subscriptions.pop(subscription.consumer, None)
+        subscription.queue.drop_subscription(subscription.consumer)
         self.taken.pop(subscription, None)
 
     def hand_over(self, subscription: Subscription, even_without_room: bool = False) -> None:

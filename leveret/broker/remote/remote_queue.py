@@ -51,6 +51,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
+from leveret.base.shared_values import NO_DICT, NO_LIST
 from leveret.broker.delivery.answers import Got, Status, unreachable
 from leveret.broker.delivery.batch import Batch
 from leveret.broker.delivery.confirms import DOUBTED, REFUSED
@@ -88,16 +89,16 @@ class RemoteQueue:
         self.broker = broker
         self.deleted = False
         self.applied_rules, self.policy_version = broker.rules_of(spec), broker.policy_version
-        self.subscriptions: dict[Subscriber, Subscription] = {}
+        self.subscriptions: dict[Subscriber, Subscription] = NO_DICT
         # While the queue moves: publishes and questions wait until the node it left has passed on all that came before.
         self.parked: list[Parked] | None = None
-        self.waiting: list[Callable[[AnyQueue], None]] = []
+        self.waiting: list[Callable[[AnyQueue], None]] = NO_LIST
         self.is_moving = False
         self.is_used = False  # Something was sent to its home.
         # The queue itself if it has moved to this node; or the object that stands for it since it moved on from here.
         self.successor: AnyQueue | None = None
         # While a mirrored queue has no master: consumers for the next one, with the callbacks of those not begun.
-        self.waiting_consumers: dict[Subscriber, Callable[[Refusal | None], None] | None] = {}
+        self.waiting_consumers: dict[Subscriber, Callable[[Refusal | None], None] | None] = NO_DICT
         self.is_hopeless = False  # A wait for its next master has ended without one, and none has come since.
         self.is_late = False  # Publishes do not wait any longer for its next master.
         self.spool = broker.spools.attach(self)  # While this node keeps publishes for it.
@@ -172,13 +173,13 @@ class RemoteQueue:
         if subscription.is_cancelled_by_failover:
             subscription.consumer.on_queue_deleted()
         elif not subscription.ends:
-            self.waiting_consumers[subscription.consumer] = subscription.then
+            self._await_master(subscription.consumer, subscription.then)
 
     def resume(self) -> None:
         """There is a master again, or the wait for one is over: go on with all that waited."""
         self.broker.suspended.pop(self, None)
         parked, waiting, waiting_consumers = self.parked, self.waiting, self.waiting_consumers
-        self.parked, self.waiting, self.waiting_consumers = None, [], {}
+        self.parked, self.waiting, self.waiting_consumers = None, NO_LIST, NO_DICT
         self.is_late = False
         queue = self.successor or self.broker.successor(self) or self
         unpark(parked or [], queue if self.spool is None else self)
@@ -195,9 +196,26 @@ class RemoteQueue:
         """The queue has a new view: if its master is lost again, clients wait for the next one again."""
         self.spec, self.is_hopeless = spec, False
 
+    def _wait(self, call: Callable[[AnyQueue], None]) -> None:
+        self.waiting = self.waiting or []
+        self.waiting.append(call)
+
+    def _await_master(self, consumer: Subscriber, then: Callable[[Refusal | None], None] | None) -> None:
+        """A consumer waits for the next master, unless its client cancels it before that."""
+        self.waiting_consumers = self.waiting_consumers or {}
+        self.waiting_consumers[consumer] = then
+
+    def add_subscription(self, subscription: Subscription) -> None:
+        self.subscriptions = self.subscriptions or {}
+        self.subscriptions[subscription.consumer] = subscription
+
+    def drop_subscription(self, consumer: Subscriber) -> None:
+        if consumer in self.subscriptions:
+            del self.subscriptions[consumer]
+
     def put_off(self, call: Callable[[AnyQueue], None]) -> None:
         """A question waits until there is a master again."""
-        self.waiting.append(call)
+        self._wait(call)
 
     def set_spool(self, spool: Spool | None) -> None:
         """This node keeps publishes for the queue, or does no longer."""
@@ -357,7 +375,7 @@ class RemoteQueue:
             return
         if self._waits():
             consumer.queue = self
-            self.waiting_consumers[consumer] = then  # Unless its client cancels it before that.
+            self._await_master(consumer, then)
             return
         if self.successor is not None:
             consumer.queue = self.successor
@@ -402,7 +420,8 @@ class RemoteQueue:
 
     def unsubscribe(self, consumer: Subscriber, then: Callable[[], None]) -> None:
         """End a subscription; `then` when all that was under way to it has been delivered."""
-        self.waiting_consumers.pop(consumer, None)
+        if consumer in self.waiting_consumers:
+            del self.waiting_consumers[consumer]
         subscription, client_end = self.subscriptions.get(consumer), self.client_end
         if subscription is None or client_end is None:
             then()
@@ -420,7 +439,8 @@ class RemoteQueue:
 
     def remove_consumer(self, consumer: Subscriber) -> None:
         """End a subscription without waiting: its channel is closed."""
-        self.waiting_consumers.pop(consumer, None)
+        if consumer in self.waiting_consumers:
+            del self.waiting_consumers[consumer]
         subscription, client_end = self.subscriptions.get(consumer), self.client_end
         if subscription is not None and client_end is not None:
             client_end.give_back(subscription)
@@ -439,7 +459,7 @@ class RemoteQueue:
         if detached is not None:
             call(detached)
         elif self._waits():
-            self.waiting.append(call)
+            self._wait(call)
         elif self.successor is not None:
             call(self.successor)
         else:
@@ -512,7 +532,7 @@ class RemoteQueue:
                 continue
             waiting, subscription.then = subscription.then, None
             if not subscription.ends:
-                self.waiting_consumers[subscription.consumer] = waiting  # Unless its client cancels it before that.
+                self._await_master(subscription.consumer, waiting)
         if old_client_end is None or not self.is_used:
             on_answer(b"")
         else:
@@ -560,8 +580,8 @@ class RemoteQueue:
             if client_end is not None:
                 client_end.end(subscription)
             subscription.on_queue_deleted()
-        self.subscriptions.clear()
-        waiting_consumers, self.waiting_consumers = self.waiting_consumers, {}
+        self.subscriptions = NO_DICT
+        waiting_consumers, self.waiting_consumers = self.waiting_consumers, NO_DICT
         gone = not_found("queue", self.spec.name, self.spec.vhost)
         for consumer, then in waiting_consumers.items():
             consumer.on_queue_deleted() if then is None else then(gone)
@@ -569,7 +589,7 @@ class RemoteQueue:
         for one in parked:  # Whoever deleted the queue has taken care of its messages.
             if one.pending is not None:
                 one.pending.on_safe()
-        waiting, self.waiting = self.waiting, []
+        waiting, self.waiting = self.waiting, NO_LIST
         for call in waiting:
             call(self)
         self.broker.suspended.pop(self, None)
