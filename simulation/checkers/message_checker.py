@@ -299,6 +299,7 @@ class MessageChecker(Ledger):
             for number in sorted(Ledger.owed(self, queue) - there[queue] - there[DEAD_LETTER_QUEUE])
             if self.may_have_left(message := self.messages[number]) and number not in self.letters
             if features.keeps or not self._may_be_refused(message)
+            if not self.may_letter_be_lost(message)
         ]
 
     def _may_be_refused(self, message: Message) -> bool:
@@ -307,6 +308,10 @@ class MessageChecker(Ledger):
             return True
         downs = [at for times in self.downs.values() for at in times]
         return any(at >= message.published_at - AWAY_S for at in downs)
+
+    def may_letter_be_lost(self, message: Message) -> bool:
+        """Returns whether the replication mode of the dead-letter queue allows it to lose the message's letter."""
+        return False
 
     def on_all_drained(self, found: dict[str, list[int]]) -> None:
         for message in self.unaccounted(found):
@@ -365,6 +370,12 @@ class MirroredMessageChecker(MessageChecker, MirroredLedger):
         agreed = self.agreed.get(queue)
         has_new_master = agreed is not None and agreed.changes(since, until)
         return has_new_master or super()._has_changed_hands(queue, since, until)
+
+    def may_letter_be_lost(self, message: Message) -> bool:
+        """A letter comes later than its message was published: a promotion by force before that has not lost it."""
+        agreed, since = self.agreed.get(DEAD_LETTER_QUEUE), message.published_at
+        first = 0 if agreed is None else agreed.at(since)[0]
+        return self.losses_of(DEAD_LETTER_QUEUE).may_lack(message.number, since, self.clock(), first)
 
 
 def _expected(message: Message) -> dict[str, Any]:

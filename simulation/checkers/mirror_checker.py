@@ -114,12 +114,17 @@ class Losses:
         return any(start <= until and since <= end for start, end in self.spans)
 
     def may_miss(self, message: Message) -> bool:
-        epoch, number = self.blocks.get(message.number, (0, 0))
+        return self.may_lack(message.number, message.published_at, message.confirmed_at)
+
+    def may_lack(self, number: int, since: float, until: float | None, first: int = 0) -> bool:
+        """`since`, `until`: when it was on its way; None: nobody was told that it is there. `first`: it has come in no
+        earlier epoch than this."""
+        epoch, block = self.blocks.get(number, (first, 0))
         if any(one.lossy > epoch for one in self.beginnings.values()):
             return True
-        if not epoch or message.confirmed_at is None or not self.is_loose(message.published_at, message.confirmed_at):
+        if number not in self.blocks or until is None or not self.is_loose(since, until):
             return False
-        return any(one.lacks(epoch, number) for one in self.beginnings.values())
+        return any(one.lacks(epoch, block) for one in self.beginnings.values())
 
     def may_forget(self, since: tuple[float, int], until: tuple[float, int]) -> bool:
         """Returns whether something recorded in the first of two epochs may be unknown in the second."""

@@ -8,7 +8,8 @@ import pytest
 
 from simulation.amqp.contents import Extras, entry, header, properties
 from simulation.checkers.ledger import Delivery, Message
-from simulation.checkers.message_checker import MessageChecker
+from simulation.checkers.message_checker import MessageChecker, MirroredMessageChecker
+from simulation.checkers.mirror_checker import Beginning, Timeline
 from simulation.core.machine import WALL_MS
 from simulation.features.queue_features import DEAD_LETTER_QUEUE, HOUR_MS, Features
 
@@ -92,6 +93,23 @@ def test_a_letter_that_may_be_refused() -> None:
         story.now = 20.0
         story.end([], [])
         assert bool(story.failures) == keeps
+
+
+@pytest.mark.parametrize(("promoted_at", "is_excused"), [(10.5, True), (9.5, False)])
+def test_a_letter_in_a_queue_that_was_promoted_by_force(promoted_at: float, is_excused: bool) -> None:
+    story = Story(ttl_ms=400, keeps=True)
+    ledger = MirroredMessageChecker(story.failures.append, lambda who, text: None, lambda: story.now)
+    ledger.features, ledger.queues = story.ledger.features, story.ledger.queues
+    story.ledger = ledger
+    agreed = ledger.agreed[DEAD_LETTER_QUEUE] = Timeline()
+    agreed.put(9.0, (1, "n1"))
+    agreed.put(promoted_at, (2, "n2"))
+    ledger.losses_of(DEAD_LETTER_QUEUE).beginnings[2] = Beginning(2, 1, (), lossy=2)
+    story.publish()
+    story.now = 12.0
+    story.end([], [])
+    lost = f"message 1 of d0 has left its queue and is not in {DEAD_LETTER_QUEUE}"
+    assert story.failures == ([] if is_excused else [lost])
 
 
 def test_too_old() -> None:
