@@ -206,9 +206,9 @@ TOGETHER: Final = (
     Mutation(
         "publishes arrive twice",
         3,
-        "OwnerEnd._on_publish",
-        "enqueue = queue.enqueue if queue.is_local else queue.relay",
-        "enqueue = queue.enqueue if queue.is_local else queue.relay\nenqueue(contents, keys, kinds[0], size, None)",
+        "OwnerEnd._on_produce",
+        "self.broker.totals.published += len(contents)",
+        "self.broker.totals.published += len(contents)\nqueue.enqueue(contents, keys, kinds[0], size, None)",
     ),
     Mutation(
         "confirms what was lost with the link",
