@@ -669,7 +669,9 @@ class World:
         return [*(node.cluster for node in nodes), *attending]
 
     def _shuffle(self) -> None:
-        """Makes other nodes the masters, while clients publish and consume: all of them must continue."""
+        """Makes other nodes the masters, while clients publish and consume: all of them must continue, and no publish
+        is refused."""
+        before = set(self.ledger.messages)
         for queue in self.queues:
             found = self.operators.leading(queue)
             if found is None or found[2].mirror is None or found[2].mirror.member.view is None:
@@ -682,6 +684,12 @@ class World:
                 client.give(Step(0, 0.0, "publish", publish))
             self.run_for(self.rng.random())
         self.must(SETTLE_S, self.all_idle, lambda: f"after queues were handed over: {self.standing()}")
+        names = {client.name for client in self.clients}
+        for number in self.ledger.messages.keys() - before:
+            message = self.ledger.messages[number]
+            is_refused = message.state == "nacked" and message.stream.partition("/")[0] in names
+            if is_refused and not self.ledger.may_refuse(message.queue):
+                self.fail(f"{message} was refused while queues were handed over")
 
     def _heal_mirrors(self, mirrors: MirrorChecker) -> None:
         """Waits until all queues have masters that serve, and all mirrors are in sync."""

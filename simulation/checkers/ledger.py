@@ -426,6 +426,10 @@ class Ledger:
     def may_be_twice(self, queue: str, number: int) -> bool:
         return False
 
+    def may_refuse(self, queue: str) -> bool:
+        """Returns whether a queue refuses publishes though nothing is wrong."""
+        return False
+
     def unaccounted(self, found: dict[str, list[int]]) -> list[Message]:
         """Returns messages that must be somewhere, and were not found in queues."""
         return []

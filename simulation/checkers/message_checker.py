@@ -258,6 +258,9 @@ class MessageChecker(Ledger):
         message = self.message_of(queue, number)
         return message is not None and self.is_letter(message) and self.has_failed()
 
+    def may_refuse(self, queue: str) -> bool:
+        return self.features_of(queue).overflow != "drop-head"
+
     def on_drained(self, queue: str, numbers: list[int]) -> None:
         super().on_drained(queue, numbers)
         self.drained.setdefault(queue, set()).update(numbers)

@@ -359,13 +359,6 @@ MIRRORED: Final = (
         first=7,
     ),
     _mirrored(
-        "publishes that wait for a master are forgotten",
-        "RemoteQueue.resume",
-        "unpark(parked or [], queue if self.spool is None else self)",
-        "pass",
-        first=7,
-    ),
-    _mirrored(
         "consumers of an old master do not go on",
         "demote",
         "if not isinstance(consumer, RemoteConsumer):\n"
@@ -472,13 +465,5 @@ VARIED: Final = (
         "not sources",
         "not sources or not self.wanted",
         first=102,
-    ),
-    _varied(
-        "mirrors do not hear of lost links",
-        3,
-        "MirrorManager.on_peer_down",
-        "mirror.member.on_peer_down(peer)",
-        "pass",
-        first=5062,
     ),
 )
