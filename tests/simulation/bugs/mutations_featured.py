@@ -99,14 +99,6 @@ FEATURED: Final = (
         first=2,
     ),
     _featured(
-        "confirms are numbered by their messages' ways",
-        1,
-        "PublishFastPath._on_publish",
-        "self.submit()",
-        "pass",
-        first=200,
-    ),
-    _featured(
         "a bundle from another node is refused as a whole",
         3,
         "ClientEnd.publish",
