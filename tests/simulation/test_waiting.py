@@ -1,4 +1,4 @@
-"""A queue's master dies while clients of other nodes publish: what they publish waits for the next one, which confirms it.
+"""A queue's master dies while clients of other nodes publish: what they publish waits for the next one.
 
 Nothing else is wrong, so no publish is refused. In other runs some may be, and a publish that was forgotten while it
 waited is refused like these, when its time is over.

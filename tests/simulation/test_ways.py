@@ -1,8 +1,8 @@
 """A client publishes to a queue and to none, in one piece, and the power fails a moment later.
 
-What goes to no queue is answered at once, and not by the way of the others. If confirms were numbered by their ways, the
-first message would be confirmed by the answer to the second, before it is on disk. Clients of other runs seldom publish
-both before their node reads either.
+What goes to no queue is answered at once, and not by the way of the others. If confirms were numbered by their ways,
+the first message would be confirmed by the answer to the second, before it is on disk. Clients of other runs seldom
+publish both before their node reads either.
 """
 
 from __future__ import annotations

@@ -39,6 +39,8 @@ MUTATIONS = (
             "HeaderWriter.__call__",
             "return with_origins([made], origin.source, origin.number)[0] if origin.number else made",
             "return made",
+            first=1,
+            mirrored=True,
         ),
         marks=pytest.mark.long,
     ),
