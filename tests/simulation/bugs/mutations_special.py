@@ -78,14 +78,6 @@ SPECIAL: Final = (
         mirrored=True,
     ),
     _special(
-        "the next message is one that was restored",
-        1,
-        "StreamQueue.add_consumer",
-        "following = max(self.committed, self.restored) + 1",
-        "following = self.committed + 1",
-        first=597,
-    ),
-    _special(
         "offsets count from the first message that is kept",
         1,
         "StreamQueue._dress",
