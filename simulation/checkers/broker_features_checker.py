@@ -52,7 +52,8 @@ class BrokerFeaturesChecker(MessageChecker):
         super().__init__(fail, note, clock)
         self.streams = StreamChecker(self, fail)
         self.limits = LimitsChecker(fail, self.is_disturbed)
-        self.returns: dict[int, list[float]] = {}  # By message number: when it was known to be requeued.
+        # By message number: when it was known to be requeued, and which node had delivered it.
+        self.returns: dict[int, list[tuple[float, str]]] = {}
         self.ends: dict[str, list[float]] = {}  # By queue: when channels ended that may have got a delivery.
         self.trades: list[Trade] = []
         self.acks: set[int] = set()  # Messages that were acknowledged outside of transactions.
@@ -103,7 +104,7 @@ class BrokerFeaturesChecker(MessageChecker):
     def on_returned(self, delivery: Delivery, at: float) -> None:
         message = self.message_of(delivery.queue, delivery.number)
         if message is not None and delivery.queue not in self.streams and self.was_heard(message, delivery, at):
-            self.returns.setdefault(message.number, []).append(at)
+            self.returns.setdefault(message.number, []).append((at, delivery.node))
 
     def returned_at_most(self, message: Message) -> int:
         ends = sum(at >= message.published_at for at in self.ends.get(message.queue, ()))
@@ -115,7 +116,10 @@ class BrokerFeaturesChecker(MessageChecker):
             return
         if self.queue(message.queue).lost or self.may_be_lost(message):
             return
-        known = sum(at < delivery.written_at for at in self.returns.get(message.number, ()))
+        known = sum(
+            at < delivery.written_at and (node == delivery.node or not self.is_cut_off(delivery, at))
+            for at, node in self.returns.get(message.number, ())
+        )
         limit = features.delivery_limit
         if limit is not None and known > limit:
             self.fail(f"{message} was delivered to {delivery.consumer or 'basic.get'} at {delivery.written_at:.6f}, "

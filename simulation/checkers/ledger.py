@@ -308,9 +308,13 @@ class Ledger:
         assert message.settled_at is not None
         if self.apart.kept.get(message.number, ("", 0.0))[0] == delivery.node:
             return False  # It was acknowledged at this very node.
-        downs = [at for pair, times in self.downs.items() if delivery.node in pair for at in times]
-        lost_at = max((at for at in downs if at <= delivery.written_at), default=float("inf"))
-        return self.apart.is_of_copy(delivery) and message.settled_at > lost_at - SILENCE_S
+        return self.is_cut_off(delivery, message.settled_at)
+
+    def is_cut_off(self, delivery: Delivery, at: float) -> bool:
+        """Returns whether a node that delivers from its copy by itself may not know what another had got by then."""
+        downs = [down for pair, times in self.downs.items() if delivery.node in pair for down in times]
+        lost_at = max((down for down in downs if down <= delivery.written_at), default=float("inf"))
+        return self.apart.is_of_copy(delivery) and at > lost_at - SILENCE_S
 
     def may_come_back(self, message: Message, at: float) -> bool:
         """Returns whether the acknowledgement of a message may be lost, though it was synced."""

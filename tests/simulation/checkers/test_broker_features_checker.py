@@ -214,6 +214,21 @@ def test_counts(counts: tuple[int, ...], limit: int, problem: str | None) -> Non
     story.expect(problem)
 
 
+@pytest.mark.parametrize(
+    ("returned_at", "problem"), [(33.0, None), (20.0, "come back 0 times; it was 1 times at least")]
+)
+def test_a_copy_does_not_know_what_comes_back_elsewhere(returned_at: float, problem: str | None) -> None:
+    story = Story(quorum=True, delivery_limit=5)
+    (message,) = story.publish("d0")
+    story.ledger.on_returned(story.deliver(message, 11.0, 0), returned_at)
+    story.ledger.on_link_down("n1", "n2", 31.0)
+    story.ledger.queue("d0").owner = "n2"  # Else the delivery might be an old one, on its way through n2.
+    story.ledger.apart.on_serving("n2", "d0", True, 50.0)
+    came = {"delivery_mode": 2, "headers": {}}
+    story.ledger.on_delivered(Delivery("d0", message.number, "c", "n2", True, 52.0, message.body, came))
+    story.expect(problem)
+
+
 def test_what_may_have_been_on_its_way() -> None:
     story = Story(quorum=True, delivery_limit=0)
     (message,) = story.publish("d0")
