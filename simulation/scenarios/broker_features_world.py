@@ -94,11 +94,14 @@ class BrokerFeatures:
             self._give(number, "publish", queue=name, count=1, padding=0, persistent=True, wait=True)
         self._wait("the last publish to streams")
         self.world.run_for(IDLE_S + 2)
+        # One that takes its time, and takes few at once, may be on its way still.
+        idle_since = self.world.scheduler.now - IDLE_S
         readers = [
             (channel.queue, channel.stream)
             for client in self.clients
             for channel in client.consumers
             if channel.queue in STREAMS and channel.is_hungry() and channel.session.styles[channel.number] != "hold"
+            if channel.busy_at < idle_since
         ]
         self.scan_streams(checker)
         for queue, reader in readers:
