@@ -347,8 +347,10 @@ class PeerLinks:
         self._up.clear()
         self._members.clear()
         for wire in list(self._wires):
-            if wire.side == OUT or wire.peer is None:
+            if wire.peer is None:
                 wire.end()
+            elif wire.side == OUT:
+                wire.finish()
         if self._wires:
             self._all_closed = self._loop.create_future()
             await asyncio.wait([self._all_closed], timeout=CLOSE_S)

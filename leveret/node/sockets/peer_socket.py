@@ -147,6 +147,8 @@ class PeerSocket(asyncio.Protocol):
         self.flush()
 
     def data_received(self, data: bytes) -> None:
+        if self.closed:
+            return
         for event in self.link.receive(data):
             if self.closed:
                 return
@@ -216,6 +218,22 @@ class PeerSocket(asyncio.Protocol):
         self.closed = True
         if self.transport is not None:
             self.transport.close()
+
+    def finish(self) -> None:
+        """Sends the rest, and has the other end close when it has read all of it.
+
+        A socket that is closed with something unread, a heartbeat say, resets the connection: what the kernel has not
+        delivered by then is lost.
+        """
+        if self.transport is None or not self.transport.can_write_eof():  # TLS cannot close one direction.
+            self.end()
+            return
+        self.flush()
+        self.link.close()
+        self.closed = True
+        if not self.transport.is_closing():
+            self.transport.write_eof()
+            self.transport.resume_reading()
 
     def abort(self) -> None:
         self.link.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 import shutil
 import socket
 import struct
@@ -18,6 +19,7 @@ import pytest_asyncio
 import uvloop
 
 from leveret.links import link
+from leveret.links.failure_detector import IN, OUT
 from leveret.links.frame_types import PACKED
 from leveret.links.link import Identity, Link
 from leveret.node.config.settings import TlsOptions
@@ -273,6 +275,26 @@ async def test_what_was_sent_before_close_arrives(cluster: Cluster, monkeypatch:
     await b.until_down("a")
     assert len(b.frames) == 50
     assert a.frames == [] and a.told == [("up", "b")]
+
+
+async def test_a_heartbeat_that_is_not_read_does_not_end_what_was_sent(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_links, "CLOSE_S", DEADLINE_S)
+    a, b = await cluster.pair()
+    mine = a.peers._members["b"].wires[OUT]
+    assert mine is not None and mine.transport is not None
+    mine.transport.pause_reading()
+    near = mine.transport.get_extra_info("socket")
+    theirs = b.peers._members["a"].wires[IN]
+    assert theirs is not None and theirs.transport is not None
+    theirs.transport.write(link._BEAT)
+    await asyncio.to_thread(select.select, [near], [], [], DEADLINE_S)
+    for _ in range(50):
+        assert a.peers.send("b", KIND, bytes(200_000))
+    await a.peers.close()
+    await b.until_down("a")
+    assert len(b.frames) == 50
 
 
 @pytest.mark.parametrize("side", [0, 1])
