@@ -374,7 +374,11 @@ class Ledger:
     def is_behind(self, queue: str, node: str, at: float) -> bool:
         """Returns whether a node may have taken another one for the queue's master than all had agreed on. Only streams
         have mirrors here, and nobody keeps a record of their masters; a node without links has no other."""
-        return at <= self.disturbed_until and bool(self.downs)
+        return self.was_behind(queue, node, at) or (at <= self.disturbed_until and bool(self.downs))
+
+    def was_behind(self, queue: str, node: str, at: float) -> bool:
+        """Returns whether it certainly has."""
+        return False
 
     # -- The end -------------------------------------------------------------------------------------------------
 

@@ -217,6 +217,9 @@ class MirroredLedger(Ledger):
         return any(until - LINK_S <= at <= until for at in self._downs(queue, node, until))
 
     def is_behind(self, queue: str, node: str, at: float) -> bool:
+        return self.was_behind(queue, node, at)
+
+    def was_behind(self, queue: str, node: str, at: float) -> bool:
         agreed = self.agreed.get(queue)
         return agreed is not None and agreed.at(at)[0] > self.at(queue, node, at)[0]
 
