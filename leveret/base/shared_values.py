@@ -30,7 +30,7 @@ def _first_equal(value: Hashable) -> Hashable:
 
 def shared(value: V) -> V:
     """Return the value, or an equal one that was given before, so that many objects have it once."""
-    return cast("V", _first_equal(value))
+    return _first_equal(value)  # type: ignore[return-value]  # An equal value is of the same type.
 
 
 def shared_if_short(values: tuple[V, ...]) -> tuple[V, ...]:

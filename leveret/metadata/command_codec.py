@@ -43,6 +43,7 @@ from leveret.protocol.tables import DEPTH_MAX, Field, Table
 
 VERSION: Final = 1
 PACKET_ID_MAX: Final = 65_535
+_VIEWS_MAX: Final = 1_024
 COMMAND_BYTES_MAX: Final = 16 * 1024 * 1024  # A larger policy or table is a mistake or an attack.
 
 _T = TypeVar("_T")
@@ -243,6 +244,19 @@ def _dump_view(view: Any) -> list[Json]:
 
 
 def _load_view(value: Any) -> View:
+    # Queues with the same members have the same view, as long as nothing happens to one of them. What is written the
+    # same was checked before; values that are only equal need not be right, as `true` for 1.
+    written = repr(value)
+    view = _VIEWS.get(written)
+    if view is None:
+        view = _checked_view(value)
+        if len(_VIEWS) >= _VIEWS_MAX:
+            _VIEWS.clear()
+        _VIEWS[written] = view
+    return view
+
+
+def _checked_view(value: Any) -> View:
     match _expect(list)(value):
         case [version, epoch, master, ring, in_sync, lossy, void]:
             disks = [_load_texts(each) for each in _expect(list)(in_sync)]
@@ -250,7 +264,6 @@ def _load_view(value: Any) -> View:
                 raise BadEncoding("an in-sync member is a name and a disk")
             pairs = tuple((each[0], each[1]) for each in disks)
             names, numbers = _load_texts(ring), (_whole(version), _whole(epoch))
-            # Queues with the same members have the same view, as long as nothing happens to one of them.
             return shared(View(*numbers, _text(master), names, pairs, _whole(lossy), _whole(void)))
     raise BadEncoding(f"expected a view, found {_shown(value)}")
 
@@ -466,6 +479,7 @@ _COLUMNS: Final[dict[Any, tuple[Callable[[Any], Json], Callable[[Any], Any]]]] =
     get_type_hints(commands.SetParameter)["value"]: (_json, _json),
     get_type_hints(commands.SetPolicy)["definition"]: (_json_object, _json_object),
 }
+_VIEWS: Final[dict[str, View]] = {}  # By their JSON as Python shows it: views that were read before.
 _LAYOUTS: Final[dict[type, tuple[_Column, ...]]] = {}
 _COMMANDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in get_args(Command)}
 for _kind in _COMMANDS.values():

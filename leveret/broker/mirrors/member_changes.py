@@ -52,7 +52,7 @@ from leveret.metadata.rules.placement import (
     wanted_ring,
     with_extra,
 )
-from leveret.metadata.rules.policies import SPENT_MAX, Policies
+from leveret.metadata.rules.policies import SPENT_MAX
 
 if TYPE_CHECKING:
     from leveret.base.json_values import Json
@@ -85,7 +85,7 @@ class MemberChanges:
         self.broker = broker
         self.places = places
         self.defaults = defaults or Defaults()
-        self.book = Policies(broker.metadata)
+        self.book = broker.policies.book
         self.due: dict[int, None] = {}  # Queues to check with the next tick.
         self.looking: list[int] = []  # Queues being checked, which were due with the last tick; the next one last.
         self.unfinished: dict[int, None] = {}  # Queues to check again: at their next view, or after a second.

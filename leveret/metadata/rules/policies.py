@@ -84,6 +84,7 @@ class Policies:
         self._policies: dict[str, list[_Ready]] = {}  # By vhost, in order of priority.
         self._operators: dict[str, list[_Ready]] = {}
         self._combined: dict[tuple[int, int], Effective] = {}  # By the ids of the two policies, which live as long.
+        self._last: tuple[str, str, str, Effective] = ("", "", "", NONE)  # Who asks for a name often asks again.
 
     def of_queue(self, vhost: str, name: str, arguments: Table) -> Effective:
         return self.effective(queue_kind(arguments), vhost, name)
@@ -94,7 +95,14 @@ class Policies:
             self._seen = self._metadata.policies_changed
             self._policies = _in_order(self._metadata.policies.values())
             self._operators = _in_order(self._metadata.operator_policies.values())
-            self._combined = {}
+            self._combined, self._last = {}, ("", "", "", NONE)
+        elif self._last[0] == name and self._last[1] == vhost and self._last[2] == kind:
+            return self._last[3]
+        found = self._find(kind, vhost, name)
+        self._last = (name, vhost, kind, found)
+        return found
+
+    def _find(self, kind: str, vhost: str, name: str) -> Effective:
         policy = self._best(self._policies.get(vhost, ()), kind, name)
         operator = self._best(self._operators.get(vhost, ()), kind, name)
         if policy is None and operator is None:
