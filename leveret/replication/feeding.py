@@ -25,6 +25,7 @@ blocks that are kept is refused, and reset when it asks again.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from leveret.base.shared_values import NO_DICT, shared
@@ -46,6 +47,14 @@ from leveret.storage.format.queue_block import Block
 
 if TYPE_CHECKING:
     from leveret.replication.member import Member
+
+
+@lru_cache(maxsize=1_024)
+def _left(view: View, me: str, star: bool) -> tuple[str, ...]:
+    """Return the members that may feed this one, nearest first. Most queues of a node have one of a few views."""
+    order = view.order()
+    left = tuple(reversed(order[: order.index(me)])) if me in order else ()
+    return shared(left[-1:] + left[:-1] if star else left)
 
 
 class Child:
@@ -125,11 +134,7 @@ class Feeding:
     # -- events ----------------------------------------------------------------------
 
     def on_view(self, view: View, is_new_epoch: bool) -> None:
-        me = self.member.me
-        order = view.order()
-        self.left = shared(tuple(reversed(order[: order.index(me)]))) if me in order else ()
-        if self.member.options.star:
-            self.left = self.left[-1:] + self.left[:-1]
+        self.left = _left(view, self.member.me, self.member.options.star)
         if is_new_epoch:
             self.children, self.relay = (), NO_DICT
             if self.waiting:

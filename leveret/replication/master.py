@@ -87,7 +87,7 @@ class Master:
     def start(self) -> None:
         member = self.member
         tail = member.tail.upto(member.confirmed + 1, member.tail.end)
-        lost = [] if member.complete else member.lost()
+        lost = [] if member.complete else member.lost(member.group)
         marks = None if member.start_marks is None else member.start_marks(member.group, member.tail.last_epoch, tail)
         member.append((start_block(member.group, self.epoch, self.start_number, lost, marks),))
         if not member.complete:  # It was promoted by force: all members must agree on what is left of the queue.

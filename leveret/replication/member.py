@@ -224,6 +224,11 @@ class Member:
 
     # -- events of the shell -----------------------------------------------------------
 
+    def start(self, links: frozenset[str], majority: bool) -> None:
+        """Note which links are up, and whether this node reaches the metadata's majority, before the first view."""
+        assert self.view is None
+        self.links, self.majority = links, majority
+
     def on_peer_up(self, peer: str) -> None:
         self.links = shared(self.links | {peer})
         if not self._takes_part:

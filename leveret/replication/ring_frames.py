@@ -271,7 +271,7 @@ Effect = (
 # -- the start of a member -----------------------------------------------------------------
 
 
-Lost = Callable[[], list[tuple[int, int]]]  # Returns the numbers of messages that are not stored.
+Lost = Callable[[int], list[tuple[int, int]]]  # Returns the numbers of messages of a group that are not stored.
 # Returns the marks that a start block sets: for a group, the epoch before, and the blocks that are not applied.
 StartMarks = Callable[[int, int, tuple[Block, ...]], dict[bytes, bytes]]
 

@@ -48,7 +48,7 @@ class Stored:
         for run in change.runs:
             self.put(run)
 
-    def lost(self) -> list[tuple[int, int]]:
+    def lost(self, group: int = 0) -> list[tuple[int, int]]:
         return [(seq, seq) for seq in range(1, self.last + 1) if seq not in self.live]
 
 

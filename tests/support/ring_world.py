@@ -153,8 +153,8 @@ class Store:
             self.world.log.append(block)
         self.unsynced.pop(queue, None)
 
-    def lost(self, queue: int) -> Callable[[], list[tuple[int, int]]]:
-        return lambda: []
+    def lost(self, queue: int) -> list[tuple[int, int]]:
+        return []
 
     def left(self, queue: int) -> None:
         self.kept.pop(queue, None)

@@ -53,7 +53,6 @@ from leveret.replication.ring_frames import (
     Counts,
     Fill,
     History,
-    Lost,
     Ranges,
     Recovered,
     Request,
@@ -285,8 +284,8 @@ class MirrorStore:
         """Returns a number that changes each time the queue has lost something that had been synced."""
         return self._mirrors.open(queue)[1].disk
 
-    def lost(self, queue: int) -> Lost:
-        return lambda: self._mirrors.lost(queue)
+    def lost(self, queue: int) -> list[tuple[int, int]]:
+        return self._mirrors.lost(queue)
 
     def stored(self, queue: int) -> Stored:
         """Returns the state by all applied blocks, for `restore_queue` and for figures."""

@@ -50,7 +50,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.base.shared_values import NO_LIST, shared
+from leveret.base.shared_values import NO_LIST, NO_SET, shared
 from leveret.broker.delivery.confirms import DOUBTED
 from leveret.broker.event_journal.queue_journal import QueueJournal
 from leveret.broker.kinds.priority_queue import claims_of
@@ -209,6 +209,7 @@ class MirrorManager:
         self.older: set[str] = set()  # Peers that do not know pieces with the field `requeued`.
         self.packers: dict[str, Packer] = {}
         self.unpackers: dict[str, Unpacker] = {}
+        self.links: frozenset[str] = NO_SET  # The peers of these, one object for all copies that are made.
         self.majority = True
         self.confirmed = 0  # Messages confirmed since the node last looked.
         self.busy = 0  # Ticks for which mirrors that are being filled go slowly, to leave time for other work.
@@ -221,7 +222,8 @@ class MirrorManager:
         self.leaving = False  # This node stops: losing its links does not mean that other nodes have failed.
         # None until the node has caught up with the metadata: views are not followed before, as the ring demands.
         self.store: MirrorStore | None = None
-        self.start_marks = self._start_marks  # One object for all copies.
+        self.start_marks = self._start_marks  # One object for all copies, like the next.
+        self.lost: f.Lost = self._lost
 
     def __iter__(self) -> Iterator[Mirror]:
         return iter(self.mirrors.values())
@@ -331,11 +333,9 @@ class MirrorManager:
         disk = disk_id(self.disk, self.broker.run, spec.durable, store.disk(spec.id), joined)
         # Neither number ever falls, and one of them has risen with each member that this node makes for the queue.
         life = self.life + joined
-        lost, marks = store.lost(spec.id), self.start_marks
-        member = Member(spec.id, self.me, shared(disk), life, lost, PLAIN, recovered, born, marks)
-        for peer in self.unpackers:
-            member.on_peer_up(peer)
-        member.on_majority(self.majority)
+        marks = self.start_marks
+        member = Member(spec.id, self.me, shared(disk), life, self.lost, PLAIN, recovered, born, marks)
+        member.start(self.links, self.majority)
         mirror = Mirror(spec, member)
         mirror.hear(self.broadcast.told)
         if existing is not None:
@@ -344,6 +344,10 @@ class MirrorManager:
             self.storing_spilled[mirror] = StoreSpilled(self, mirror)
         self.ha_rules.refresh(mirror)
         return mirror
+
+    def _lost(self, number: int) -> list[tuple[int, int]]:
+        assert self.store is not None
+        return self.store.lost(number)
 
     def _start_marks(self, number: int, epoch: int, tail: tuple[Block, ...]) -> dict[bytes, bytes]:
         """Returns what the first block of this node as master says of the epoch before."""
@@ -415,6 +419,7 @@ class MirrorManager:
 
     def on_peer_up(self, peer: str) -> None:
         self.packers[peer], self.unpackers[peer] = Packer(knows_requeued=peer not in self.older), Unpacker()
+        self.links = shared(frozenset(self.unpackers))
         if self.broker.journal is not None:
             self.broker.journal.tell("partition", peer, state="linked")
         self.ha_rules.on_peer_up(peer)
@@ -431,6 +436,7 @@ class MirrorManager:
             self.broker.journal.tell("partition", peer, state="lost")
         self.packers.pop(peer, None)
         self.unpackers.pop(peer, None)
+        self.links = shared(frozenset(self.unpackers))
         self.early = {key: frame for key, frame in self.early.items() if key[1] != peer}
         has_failed = peer not in self.ha_rules.departed
 
@@ -657,18 +663,18 @@ class MirrorManager:
 
     def _perform(self, mirror: Mirror) -> int:
         """Carry out all effects of one copy. Returns how many there were, and one more."""
-        done = 1
-        while effects := mirror.member.take():
+        done, member = 1, mirror.member
+        while effects := member.take():
             done += len(effects)
             for effect in effects:
                 _EFFECTS[type(effect)](self, mirror, effect)
-        if mirror.member.wants_tick:
+        if mirror not in self.ticking and member.wants_tick:
             self.ticking[mirror] = None
         if mirror in self.journal.begun:
             self.journal.tell_begun(mirror)
         queue = mirror.queue
         if queue is not None:
-            queue.set_pressed(mirror.member.is_crowded or mirror in self.ha_rules.late)
+            queue.set_pressed(member.is_crowded or mirror in self.ha_rules.late)
         return done
 
     def _send(self, mirror: Mirror, effect: f.Send) -> None:

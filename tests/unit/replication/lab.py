@@ -69,7 +69,7 @@ def member(
     born: bool = False,
     lost: tuple[tuple[int, int], ...] = (),
 ) -> Member:
-    made = Member(GROUP, me, disk or f"{me}.0", life, lambda: list(lost), options, recovered, born)
+    made = Member(GROUP, me, disk or f"{me}.0", life, lambda group: list(lost), options, recovered, born)
     for peer in links:
         if peer != me:
             made.on_peer_up(peer)

@@ -173,7 +173,9 @@ MUTATIONS: Final = [
     _bug(0, "a slow own disk stays", ("Master._watch_own_disk", "self.own_late > member.options.own_slow", "False")),
     _bug(0, "nobody is told that it lags", ("Master._tell_lagging", "self.pulse(name)", "pass")),
     _bug(
-        0, "a forced start is silent", ("Master.start", "lost = [] if member.complete else member.lost()", "lost = []")
+        0,
+        "a forced start is silent",
+        ("Master.start", "lost = [] if member.complete else member.lost(member.group)", "lost = []"),
     ),
     _bug(2, "an unmatched log reports its numbers", ("Member.entry", "not self.matched", "False")),
     _bug(

@@ -215,7 +215,7 @@ def test_a_member_that_begins_anew_and_fills(node: Node) -> None:
     assert (found.base, found.after, found.read_at, found.complete) == (10, 20, 11, False)
     assert node.live() == [(2, 3), (7, 7), (14, 14), (16, 16)]
     assert [run.contents[0] for run in node.load()] == [b"content 2", b"content 7", b"content 14", b"content 16"]
-    assert node.store.lost(Q)() == [(1, 1), (4, 6), (8, 13), (15, 15), (17, 20)]
+    assert node.store.lost(Q) == [(1, 1), (4, 6), (8, 13), (15, 15), (17, 20)]
     node.write(Complete(11))
     node.flush()
     found = node.restart()
