@@ -175,6 +175,16 @@ def test_turns() -> None:
     assert "a single active consumer, a got something at 13" in story.failures[0]
 
 
+@pytest.mark.parametrize(("who", "is_wrong"), [("aba", False), ("abab", False), ("ababa", True)])
+def test_turns_that_end_and_begin_at_one_time(who: str, is_wrong: bool) -> None:
+    """The second and the third are written at once, and it is not known which of them came first."""
+    story = Story(single=True)
+    for message, at, consumer in zip(story.publish(len(who)), (11, 12, 12, 13, 14), who, strict=False):
+        story.deliver(message, at, consumer)
+    story.ledger.on_all_drained({"d0": [], DEAD_LETTER_QUEUE: []})
+    assert bool(story.failures) == is_wrong
+
+
 def test_contents() -> None:
     payload = header(3, True, Extras(300, 4), ("CC", "d0"))
     came = {"headers": {"CC": ["d0"]}, "delivery_mode": 2, "priority": 4, "expiration": "300"}
