@@ -54,6 +54,11 @@ class Subscriber(Consumer, Protocol):
         """Tell whether unacknowledged messages of other consumers count for its prefetch."""
 
 
+def may_have(consumer: Consumer, batch: Batch) -> bool:
+    """Return whether a consumer may have messages of this batch now. Else `on_logged` lets its queue go on."""
+    return batch.logged or not batch.stored or not awaits_log(consumer)
+
+
 def awaits_log(consumer: Consumer) -> bool:
     """Return whether a consumer takes only messages that are safe. One that moves messages does: what it has moved, and
     a crash takes back, would come again under another number."""

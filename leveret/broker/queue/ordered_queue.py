@@ -21,7 +21,7 @@ from leveret.base.shared_values import NO_DEQUE
 from leveret.broker.delivery.answers import Got, unreachable
 from leveret.broker.delivery.batch import Batch, Gap, GapRead, Span
 from leveret.broker.delivery.confirms import NEVER
-from leveret.broker.delivery.consumer import awaits_log, wants_origins
+from leveret.broker.delivery.consumer import awaits_log, may_have, wants_origins
 from leveret.broker.delivery.consumer_order import ConsumerOrder
 from leveret.broker.queue import ttl_and_length
 from leveret.broker.queue.local_queue import LocalQueue
@@ -277,11 +277,12 @@ class OrderedQueue(LocalQueue):
         if consumer.exclusive:
             self.exclusive_consumer = consumer
         self._append_consumer(consumer)
-        if self.consumer_order is None and consumer.priority:
-            self.consumer_order = ConsumerOrder(self)
-        elif self.consumer_order is not None:
+        is_link = wants_origins(consumer)
+        if self.consumer_order is not None:
             self.consumer_order.choose()
-        if wants_origins(consumer):
+        elif consumer.priority or is_link:
+            self.consumer_order = ConsumerOrder(self)
+        if is_link:
             self.host.features.begin_origins(self)
         self.touch()
         self.crowded_at = CROWDED_AT
@@ -289,14 +290,25 @@ class OrderedQueue(LocalQueue):
 
     def remove_consumer(self, consumer: Consumer, then: Callable[[], None] | None = None) -> None:
         super().remove_consumer(consumer, then)
-        if self.consumer_order is not None:
-            self.consumer_order.choose()
+        self._choose_again()
 
     def take_consumers(self) -> list[Consumer]:
         consumers = super().take_consumers()
-        if self.consumer_order is not None:
-            self.consumer_order.choose()
+        self._choose_again()
         return consumers
+
+    def _choose_again(self) -> None:
+        """After consumers went. Where those that are left are all alike, sharing out costs less without an order."""
+        order = self.consumer_order
+        if order is not None:
+            order.choose()
+            if not order.is_needed():
+                self.consumer_order = None
+
+    def _has_waiting_for_log(self) -> bool:
+        """Tell whether a consumer may wait until messages are safe. Where links share a queue, it has an order."""
+        consumers, order = self.consumers, self.consumer_order
+        return (order is not None and order.has_links) or (len(consumers) == 1 and awaits_log(consumers[0]))
 
     def let_go_of_all(self) -> None:
         super().let_go_of_all()
@@ -346,8 +358,8 @@ class OrderedQueue(LocalQueue):
                 continue
             if len(consumers) == 1:
                 consumer = consumers[0]
-                if head.batch.stored and not head.batch.logged and awaits_log(consumer):
-                    break  # `on_logged` goes on.
+                if not may_have(consumer, head.batch):
+                    break
                 room = consumer.room(head.batch.average_bytes())
                 if room <= 0:
                     break

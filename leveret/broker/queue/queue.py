@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 from leveret.base.shared_values import NO_DEQUE
 from leveret.broker.delivery.batch import PLACE_BYTES, Batch, Gap, GapRead, Span
 from leveret.broker.delivery.confirms import NEVER
-from leveret.broker.delivery.consumer import awaits_log
 from leveret.broker.delivery.reserve import reserve
 from leveret.broker.queue import ttl_and_length
 from leveret.broker.queue.hold import park
@@ -395,7 +394,7 @@ class Queue(OrderedQueue):
     def on_logged(self, batch: Batch) -> None:
         """The block with this batch is on disk; that of a mirrored queue, on those of all mirrors that count."""
         batch.mark_logged(self.mirror is not None or batch.all_persistent())
-        if len(self.consumers) == 1 and awaits_log(self.consumers[0]):
+        if self._has_waiting_for_log():
             self.host.dirty[self] = None
         if self.extensions is not None:
             for tell in self.extensions.on_logged:
