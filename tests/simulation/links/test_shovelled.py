@@ -53,7 +53,7 @@ MUTATIONS = (
         "origins:take",
         "old = taken.count_within(first, last)",
         "old = 0",
-        first=2,
+        first=6,
     ),
     Mutation(
         "a queue takes everything up to the highest number for something that it has",
