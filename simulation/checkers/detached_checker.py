@@ -68,6 +68,18 @@ class DetachedChecker:
         if is_old and span is not None and span[0] <= at < span[1]:
             self.kept[message.number] = (delivery.node, at)
 
+    def on_proved(self, message: Message, delivery: Delivery, at: float) -> bool:
+        """A confirm of the queue's master came after the acknowledgement of a delivery. Returns whether the
+        acknowledgement is in force. One of a copy's delivery is not if the other node has delivered the message, too:
+        it stays with the client there, and comes again when that one goes."""
+        if not self.is_of_copy(delivery):
+            return True
+        if any(one.node != delivery.node for one in message.deliveries):
+            return False
+        self.kept[message.number] = (delivery.node, at)
+        self.heard.add(message.number)  # A delivery by the other node may yet arrive.
+        return True
+
     def on_told(self, node: str, queue: str, ledger: Ledger, now: float) -> None:
         """The node has no record of the queue any more."""
         for number, (holder, at) in self.kept.items():

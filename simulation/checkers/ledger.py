@@ -232,7 +232,9 @@ class Ledger:
         """The acknowledgement of a delivery was synced, if the queue's node received it at all."""
         message = self.message_of(delivery.queue, delivery.number)
         assert message is not None
-        if message.settled_at is None and self.was_heard(message, delivery, at):
+        if message.settled_at is not None or not self.was_heard(message, delivery, at):
+            return
+        if self.apart.on_proved(message, delivery, at):
             message.settled_at = at
 
     def on_kept(self, delivery: Delivery, at: float) -> None:

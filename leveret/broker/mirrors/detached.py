@@ -35,7 +35,8 @@ its own log has that.
 - A client dies: its unacknowledged messages are delivered to others here, or after the partition by the master.
 
 **Unacknowledged when the link is back.** The master is told what is unacknowledged here, and reserves it as long as the
-session lasts. Later acknowledgements and rejections go the same way as the record.
+session lasts. Later acknowledgements and rejections go the same way as the record. What a client of the master has by
+then stays with that client, whatever the record says: it is settled, or comes back, as that client decides.
 
 **Publishes** go to the spool, which lends them to this queue. They are delivered behind all that the copy has, under
 numbers that no message of the copy has; what is said of them is told to the spool (see `remote.spool_delivery`).

@@ -278,6 +278,40 @@ def test_an_acknowledgement_counts_at_the_master_that_gave_the_message_out() -> 
     assert message.settled_at == 4.0 and not failures
 
 
+@pytest.mark.parametrize(
+    ("before", "late", "is_settled"),
+    [
+        pytest.param((), (), True, id="only the copy had delivered it"),
+        pytest.param((("n1", 2.0),), (), True, id="the master had, to a client whose link was lost then"),
+        pytest.param((("n2", 38.0),), (), False, id="the master had, too"),
+        pytest.param((("n2", 2.0),), (), False, id="the master had, before the nodes were cut"),
+        pytest.param((), (("n2", 40.5),), False, id="the master had, and its client has seen it later"),
+    ],
+)
+def test_an_acknowledgement_to_a_copy_counts_unless_the_master_gave_the_message_out(
+    before: tuple[tuple[str, float], ...], late: tuple[tuple[str, float], ...], is_settled: bool
+) -> None:
+    """n1 serves its copy from 15.0 to 40.0, and delivers at 39.0. The master confirms a later publish at 41.0."""
+    failures: list[str] = []
+    ledger = MirroredLedger(failures.append, lambda who, text: None, lambda: 50.0)
+    ledger.agreed["q"] = ledger.known["n1", "q"] = ledger.known["n2", "q"] = Timeline()
+    ledger.agreed["q"].put(0.0, (1, "n2"))
+    ledger.on_published("q", "channel", True, 0.5)
+    ledger.on_link_down("n1", "n2", 4.0)
+    ledger.apart.on_serving("n1", "q", True, 15.0)
+    of_copy = Delivery("q", 1, "c", "n1", True, 39.0)
+    for one in (*(Delivery("q", 1, "d", node, True, at) for node, at in before), of_copy):
+        ledger.on_delivered(one)
+    ledger.apart.on_serving("n1", "q", False, 40.0)
+    ledger.on_settled(of_copy, 41.0)
+    for node, at in late:
+        ledger.on_delivered(Delivery("q", 1, "d", node, True, at))
+    assert not failures
+    ledger.on_delivered(Delivery("q", 1, "e", "n2", True, 45.0))
+    assert len(failures) == is_settled
+    assert all("its acknowledgement was synced by 41.000000" in text for text in failures)
+
+
 def asynchronous() -> tuple[Losses, Message]:
     """A message in block 7 of epoch 2, confirmed at 1.5 by an asynchronous master."""
     losses = Losses()
