@@ -74,9 +74,10 @@ class ClientSession:
     disconnected.
 
     `received` has the packet ids of QoS 2 publishes by the client that are not completed, each with the number under
-    which the message is published, and `last_number` the highest number of this session. `releasing` has the packet ids
-    of QoS 2 deliveries that the client has, and has not completed. `taken` has the numbers of QoS 2 messages that the
-    client has, as ranges of the first and the last, and `taken_of` says which queue gave them these numbers.
+    which the message is published, or 0 if it was refused, and `last_number` the highest number of this session.
+    `releasing` has the packet ids of QoS 2 deliveries that the client has, and has not completed. `taken` has the
+    numbers of QoS 2 messages that the client has, as ranges of the first and the last, and `taken_of` says which queue
+    gave them these numbers.
     """
 
     vhost: str

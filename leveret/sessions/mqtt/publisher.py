@@ -17,6 +17,14 @@ published again. For a session that outlives its connection they are part of wha
 agreed on before the message is published, each with a number of its own; a bundle has consecutive ones. The message is
 published under that number, by a producer that is named after the session; should the client send it again after its
 node was lost, wherever it connects then, queues that have the number pass it over (see `broker.queue.dedup`).
+
+**A refused QoS 2 publish** may be in some of its queues. With the refusal its identifier is free, but nobody says that
+the client has read it. If the client sends the message again (DUP), it must not get another number, and if it sends
+another message that was lost on its first way (DUP, too), that one must not get the number of the first. The two look
+alike, so both are refused: the first had to be, and the second is in no queue. So the cluster keeps the identifiers of
+the last refusals, with 0 instead of a number. A publish without DUP is a new message. With the PUBREL of a message that
+was numbered after a refusal was sent, the client has read the refusal, or it would have sent the refused one again
+first; then the cluster forgets it.
 """
 
 from __future__ import annotations
@@ -63,6 +71,8 @@ ROUTES_MAX: Final = 1_024
 HEADS_MAX: Final = 256
 BUNDLE_MAX: Final = 4_096
 AGREEING_BYTES_MAX: Final = 4 << 20
+REFUSED_MAX: Final = 256  # How many refusals are remembered of a session.
+NOT_SENT: Final = 1 << 62  # Higher than any number.
 ALIAS_IN_USE: Final = "a topic alias that was not set"
 ACK_OF_QOS: Final = {1: b"\x40\x02", 2: b"\x50\x02"}
 KIND_OF_QOS: Final = {1: p.PUBACK, 2: p.PUBREC}
@@ -91,7 +101,7 @@ class Publisher:
     __slots__ = (
         "agreeing_bytes", "aliases", "answers", "connection", "contents", "expected", "generation", "heads", "is_held",
         "is_numbered", "keys", "kind", "last_number", "name", "numbered", "open_count", "phases", "publisher_name",
-        "queues", "received", "route_of", "through",
+        "queues", "received", "refused", "route_of", "through",
     )  # fmt: skip
 
     def __init__(self, connection: Connection) -> None:
@@ -113,6 +123,8 @@ class Publisher:
         # QoS 2.
         self.phases: dict[int, Phase] = {}  # By packet identifier; without PUBREL so far.
         self.received: dict[int, int] = {}  # The numbers of those that an earlier connection had.
+        # Whose refusal the client may not have read, the oldest first; and the last number when it was sent.
+        self.refused: dict[int, int] = {}
         self.is_numbered = False  # The session outlives the connection.
         self.agreeing_bytes = 0  # Of publishes whose numbers are not agreed on.
         self.is_held = False  # Because of so many of them.
@@ -124,8 +136,10 @@ class Publisher:
         """The client has its session."""
         self.is_numbered = is_numbered
         self.name = b"mqtt %d" % claimed.born
-        self.received = dict(claimed.received)
-        self.phases = dict.fromkeys(claimed.received, Phase.KNOWN)
+        self.received = {packet_id: number for packet_id, number in claimed.received.items() if number}
+        refused = [packet_id for packet_id, number in claimed.received.items() if not number]
+        self.refused = dict.fromkeys(refused, claimed.last_number)
+        self.phases = dict.fromkeys(self.received, Phase.KNOWN)
         self.last_number = claimed.last_number
         self.publisher_name = publisher_name
 
@@ -272,7 +286,7 @@ class Publisher:
         topic = self._topic(packet)
         if Prop.SUBSCRIPTION_ID in packet.properties:
             raise protocol_error("a client sends no subscription identifier")
-        if packet.qos == 2 and self._is_known(packet.packet_id):
+        if packet.qos == 2 and (self._is_known(packet.packet_id) or self._is_refused(packet)):
             return
         if packet.qos:
             self._count()
@@ -520,6 +534,15 @@ class Publisher:
             self.connection.output.send(b"\x50\x02" + packet_id.to_bytes(2, "big"))
         return phase is Phase.ANSWERED or phase is Phase.UNDER_WAY
 
+    def _is_refused(self, packet: Publish) -> bool:
+        """This PUBLISH may have been refused before: it is refused again. MQTT 3 has no word for that."""
+        if not packet.dup or packet.packet_id not in self.refused or self.connection.version != V5:
+            return False
+        self.submit()
+        self.connection.send(Ack(p.PUBREC, packet.packet_id, Reason.QUOTA_EXCEEDED))
+        self.refused[packet.packet_id] = max(self.refused[packet.packet_id], self.last_number)
+        return True
+
     def _number(self, packet: Publish, found: TopicRoute, content: bytes) -> None:
         """A QoS 2 publish of a session that outlives its connection: it is published under a number of its own."""
         connection, packet_id = self.connection, packet.packet_id
@@ -530,6 +553,7 @@ class Publisher:
             return
         self.last_number += 1
         number = self.received[packet_id] = self.last_number
+        self.refused.pop(packet_id, None)
 
         def on_agreed(refusal: Refusal | None) -> None:
             self._on_agreed(len(content))
@@ -557,6 +581,8 @@ class Publisher:
         number = self.last_number + 1
         self.last_number += count
         self.received.update(zip(ids, range(number, number + count), strict=True))
+        for packet_id in ids if self.refused else ():
+            self.refused.pop(packet_id, None)
 
         def on_agreed(refusal: Refusal | None) -> None:
             self._on_agreed(size)
@@ -620,17 +646,17 @@ class Publisher:
                 self.on_release(packet_id)
             return
         self.open_count -= count - list(map(phases.pop, ids)).count(Phase.KNOWN)
-        kept = [packet_id for packet_id in ids if received.pop(packet_id, None) is not None] if received else []
+        kept = {packet_id: received.pop(packet_id) for packet_id in ids if packet_id in received} if received else {}
         answers = answers_to(data, at, count, 0x70)
         if kept:
-            self._complete(kept, answers)
+            self._complete([*kept, *self._read_refusals(max(kept.values()))], answers)
         else:
             self.connection.output.send(answers)
 
     def on_release(self, packet_id: int) -> None:
         """PUBREL: the client will not send this message again."""
         connection = self.connection
-        phase, is_kept = self.phases.pop(packet_id, None), self.received.pop(packet_id, None) is not None
+        phase, number = self.phases.pop(packet_id, None), self.received.pop(packet_id, None)
         if phase is None:
             if connection.version == V5:
                 connection.send(Ack(p.PUBCOMP, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND))
@@ -639,25 +665,43 @@ class Publisher:
             return
         if phase is not Phase.KNOWN:
             self.open_count -= 1
-        if not is_kept:
+        if number is None:
             connection.output.send(b"\x70\x02" + packet_id.to_bytes(2, "big"))
             return
 
-        self._complete((packet_id,), b"\x70\x02" + packet_id.to_bytes(2, "big"))
+        self._complete([packet_id, *self._read_refusals(number)], b"\x70\x02" + packet_id.to_bytes(2, "big"))
+
+    def _read_refusals(self, number: int) -> list[int]:
+        """Forget the refusals that were sent before this number was given, and return their packet identifiers."""
+        read = [packet_id for packet_id, last_number in self.refused.items() if last_number < number]
+        for packet_id in read:
+            del self.refused[packet_id]
+        return read
 
     def _give_up(self, packet_id: int, answer: Ack) -> None:
         """A QoS 2 publish that has a number is refused, so its identifier is free. The next message that has it must
-        not be taken for this one, which some queue may have: the client is told when the cluster has forgotten it."""
+        not be taken for this one, which some queue may have: the client is told when the cluster has forgotten the
+        number, and knows of the refusal."""
         del self.received[packet_id]
         self.phases[packet_id] = Phase.UNDER_WAY
+        self.refused[packet_id] = NOT_SENT
+        oldest = list(self.refused)[:-REFUSED_MAX]
+        for one in oldest:
+            del self.refused[one]
+        change = SessionChange(received=((packet_id, 1, 0),), completed=ranges_of(oldest))
 
         def on_agreed() -> None:
             self.phases.pop(packet_id, None)
+            if packet_id in self.refused:
+                self.refused[packet_id] = self.last_number
 
-        self._complete((packet_id,), encode(answer, V5), on_agreed)
+        self._change(change, encode(answer, V5), on_agreed)
 
-    def _complete(self, ids: Iterable[int], answer: bytes, then: Callable[[], None] = lambda: None) -> None:
+    def _complete(self, ids: Iterable[int], answer: bytes) -> None:
         """Have the cluster forget packet identifiers, then answer."""
+        self._change(SessionChange(completed=ranges_of(ids)), answer)
+
+    def _change(self, change: SessionChange, answer: bytes, then: Callable[[], None] = lambda: None) -> None:
         connection = self.connection
 
         def on_agreed(refusal: Refusal | None) -> None:
@@ -669,7 +713,7 @@ class Publisher:
             then()
             connection.output.send(answer)
 
-        connection.change_session(SessionChange(completed=ranges_of(ids)), on_agreed)
+        connection.change_session(change, on_agreed)
 
     def forget(self) -> None:
         """The connection is over."""

@@ -34,9 +34,17 @@ MQTT: Final = (
         "the identifier of a refused publish is not forgotten",
         3,
         "mqtt.publisher:Publisher._give_up",
-        "self._complete((packet_id,), encode(answer, V5), on_agreed)",
+        "self._change(change, encode(answer, V5), on_agreed)",
         "on_agreed()\nself.connection.send(answer)",
         first=3,
+    ),
+    Mutation(
+        "a refusal is forgotten before its client has read it",
+        3,
+        "mqtt.publisher:Publisher._give_up",
+        "change = SessionChange(received=((packet_id, 1, 0),), completed=ranges_of(oldest))",
+        "change = SessionChange(completed=ranges_of([packet_id]))",
+        first=107,
     ),
     Mutation(
         "what a client has taken is not remembered",

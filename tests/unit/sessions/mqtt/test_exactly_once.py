@@ -9,6 +9,7 @@ from leveret.protocol.mqtt import packets as k
 from leveret.protocol.mqtt import properties as p
 from leveret.protocol.mqtt.properties import Prop, Properties
 from leveret.protocol.mqtt.reason_codes import Reason
+from leveret.sessions.mqtt import publisher as publisher_module
 from tests.support.brokers import Cluster
 from tests.support.machines import World
 from tests.unit.sessions.mqtt.clients import MqttClient, ack, connected, messages
@@ -133,13 +134,70 @@ def test_the_identifier_of_a_refused_publish_is_free() -> None:
     world.apply(c.SetPolicy("/", "p", "-rqos1$", "queues", 0, {"max-length": 0, "overflow": "reject-publish"}))
     publisher = connected(world, "p", properties=LASTING)
     assert publisher.publish("t", b"1", 2, 5) == [k.Ack(p.PUBREC, 5, Reason.QUOTA_EXCEEDED)]
-    session = world.broker.client_ids.find("/", "p")
-    assert session is not None and not session.received
     world.apply(c.ClearPolicy("/", "p"))
     assert publisher.publish("t", b"2", 2, 5) == [k.Ack(p.PUBREC, 5)]
     assert publisher.send(k.Ack(p.PUBREL, 5)) == [k.Ack(p.PUBCOMP, 5)]
+    session = world.broker.client_ids.find("/", "p")
+    assert session is not None and not session.received
     assert messages(taker.heard()) == [("t", b"1", 2), ("t", b"2", 2)]
     assert world.queue("mqtt-subscription-rqos1").ready_count == 1
+
+
+def refused_at_one(cluster: Cluster) -> MqttClient:
+    """A subscriber whose queue takes messages of the topic, while that of another refuses them."""
+    taker, refuser = subscriber(cluster["a"]), connected(cluster["a"], "r", properties=LASTING)
+    refuser.subscribe("t", qos=2)
+    refuser.lose()
+    cluster.apply(c.SetPolicy("/", "p", "-rqos1$", "queues", 0, {"max-length": 0, "overflow": "reject-publish"}))
+    return taker
+
+
+def test_a_refused_publish_is_refused_again_if_its_client_had_no_answer(cluster: Cluster) -> None:
+    """A queue that took it would have it twice, if it were published again under another number."""
+    taker = refused_at_one(cluster)
+    publisher = connected(cluster["b"], "p", properties=LASTING)
+    refusal = k.Ack(p.PUBREC, 5, Reason.QUOTA_EXCEEDED)
+    assert publisher.publish("t", b"1", 2, 5) + publisher.heard() == [refusal]
+    cluster.apply(c.ClearPolicy("/", "p"))
+    again = k.Publish("t", b"1", 2, dup=True, packet_id=5)
+    for name in ("c", "b", "b"):
+        publisher.lose()
+        publisher = connected(cluster[name], "p", clean=False, properties=LASTING)
+        assert publisher.send(again) == [refusal]
+        assert publisher.send(again) == [refusal]
+    assert messages(taker.heard()) == [("t", b"1", 2)]
+    other = k.Publish("t", b"2", 2, packet_id=5)
+    assert publisher.send(other) == [k.Ack(p.PUBREC, 5)]
+    assert publisher.send(k.Publish("t", b"2", 2, dup=True, packet_id=5)) == [k.Ack(p.PUBREC, 5)]
+    assert publisher.send(k.Ack(p.PUBREL, 5)) == [k.Ack(p.PUBCOMP, 5)]
+    assert messages(taker.heard()) == [("t", b"2", 2)]
+
+
+def test_a_refusal_is_forgotten_when_a_later_message_is_completed(cluster: Cluster) -> None:
+    taker = refused_at_one(cluster)
+    publisher = connected(cluster["b"], "p", properties=LASTING)
+    publisher.publish("t", b"1", 2, 5)
+    cluster.apply(c.ClearPolicy("/", "p"))
+    assert publisher.heard() == [k.Ack(p.PUBREC, 5, Reason.QUOTA_EXCEEDED)]
+    publisher.publish("t", b"2", 2, 6)
+    session = cluster["a"].broker.client_ids.find("/", "p")
+    assert session is not None and session.received == {5: 0, 6: 2}
+    publisher.send(k.Ack(p.PUBREL, 6))
+    session = cluster["a"].broker.client_ids.find("/", "p")
+    assert session is not None and not session.received
+    publisher.send(k.Publish("t", b"3", 2, dup=True, packet_id=5))
+    assert messages(taker.heard()) == [("t", b"1", 2), ("t", b"2", 2), ("t", b"3", 2)]
+
+
+def test_only_the_last_refusals_are_remembered(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher_module, "REFUSED_MAX", 3)
+    refused_at_one(cluster)
+    publisher = connected(cluster["b"], "p", properties=LASTING)
+    for packet_id in range(1, 9):
+        answers = publisher.publish("t", b"1", 2, packet_id) + publisher.heard()
+        assert answers == [k.Ack(p.PUBREC, packet_id, Reason.QUOTA_EXCEEDED)]
+    session = cluster["a"].broker.client_ids.find("/", "p")
+    assert session is not None and session.received == {6: 0, 7: 0, 8: 0}
 
 
 def test_publishes_in_a_row_are_agreed_on_at_once(cluster: Cluster) -> None:
