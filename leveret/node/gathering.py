@@ -49,6 +49,11 @@ class Gathering:
         self._untried = 0  # So many commits are no trials.
         self._untried_next = 1  # And so many after the next trial in vain.
 
+    @property
+    def is_small(self) -> bool:
+        """Whether the last commit confirmed no more than a small window, or several."""
+        return self._confirmed <= ANSWER_MAX
+
     def expects_more(self, published: int) -> bool:
         """Returns whether publishes may be about to arrive that the next commit should contain."""
         return published < self._wanted
@@ -85,10 +90,9 @@ class Gathering:
         """Called when all that arrived during the last commit has been read, but hardly any answer to its confirms."""
         if self._is_tested:
             self._is_tested = False
-            is_small = self._confirmed <= ANSWER_MAX
-            self.is_answered = is_small and (published - self._begun_with) * 5 <= self._confirmed
+            self.is_answered = self.is_small and (published - self._begun_with) * 5 <= self._confirmed
             self._on_trial()
-        if self._wanted and not self.is_answered and self._confirmed <= ANSWER_MAX:
+        if self._wanted and not self.is_answered and self.is_small:
             if self._untried:
                 self._untried -= 1
             else:

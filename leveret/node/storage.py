@@ -144,7 +144,8 @@ class Storage:
         self.looking = False
         if not self.gathering.has_waited:
             return  # The commit has begun in a turn meanwhile.
-        self.environment.yield_processor()  # A publisher or a mirror may be waiting for it.
+        if self.gathering.is_small:  # Clients with large windows would keep the processor for long.
+            self.environment.yield_processor()  # A publisher or a mirror may be waiting for it.
         if self.should_wait(broker):
             self.wait(broker)
         elif not self.committing:
