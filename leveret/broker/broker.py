@@ -36,7 +36,7 @@ from leveret.broker.mirrors.manager import MirrorManager
 from leveret.broker.mqtt_totals import MqttTotals
 from leveret.broker.policy_refresh import PolicyRefresh
 from leveret.broker.queue.features import NO_CLUSTER, Features
-from leveret.broker.queue.hold import release
+from leveret.broker.queue.hold import go_on, release
 from leveret.broker.queue.local_queue import LocalQueue
 from leveret.broker.queue.queue import Queue
 from leveret.broker.remote.client_end import FROM_OWNER_END, ClientEnd
@@ -603,7 +603,25 @@ class Broker:
         self.replace(old, new)
         self._drop_touched(old)
         demote(old, new)
+        front = self._front(new)
+        go_on(old, front)
+        if not front.is_local:
+            front.resume()
         self.on_loaded(old)
+
+    def _front(self, queue: AnyQueue) -> AnyQueue:
+        """Returns what clients of this node publish to: the queue, or something in its place as long as it has to be
+        sent publishes again that came before."""
+        outbox = self.outboxes.by_target.get(queue.spec.id)
+        vhost = self.vhosts.get(queue.spec.vhost)
+        is_free = outbox is None or not outbox.open
+        if is_free or not queue.is_local or vhost is None or vhost.queues.get(queue.spec.name) is not queue:
+            return queue
+        front = RemoteQueue(queue.spec, self)
+        front.set_successor(queue)
+        self.replace(queue, front)
+        self.queues_by_id[queue.spec.id] = queue  # For everything but clients nothing changes.
+        return front
 
     def _leave(self, old: LocalQueue, remote: RemoteQueue) -> None:
         """A queue of this node is another's now."""

@@ -48,6 +48,12 @@ def test_of_spools_too() -> None:
              witnessed=True))  # fmt: skip
 
 
+def test_of_publishes_through_a_former_master_too() -> None:
+    """The queue came to its publisher's node, and later publishes entered it before those that the former master had
+    taken in vain."""
+    run(Plan(981000216, 2, 120, mirrored=True, varied=True, spooled=True, rebalanced=True, witnessed=True))
+
+
 def test_of_priorities_too() -> None:
     """A mirror returned, and was not told what had been delivered of the messages that it still had."""
     run(Plan(810000180, 3, 120, mirrored=True, featured=True, special=True, spooled=True, rebalanced=True, ailing=True,

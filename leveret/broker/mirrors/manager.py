@@ -782,7 +782,8 @@ class MirrorManager:
         if self.storing_spilled.pop(mirror, None) is not None and self.store is not None:
             self.store.drop_spilled(mirror.spec.id)
         awaiting: list[Pending] = []
-        sents = [] if queue is None else take_unconfirmed(self.broker, mirror, queue)
+        if queue is not None:
+            take_unconfirmed(self.broker, mirror, queue)
         for number, _, several in mirror.in_blocks:
             if effect.handed:
                 mirror.hand_on(number, several)
@@ -790,7 +791,7 @@ class MirrorManager:
                 awaiting += several
         mirror.stop()
         if queue is not None:
-            awaiting += queue.stop_leading(self.broker.outboxes.parked(queue, sents))
+            awaiting += queue.stop_leading()
             self.held_back.pop(queue, None)
         _doubt(awaiting)
 

@@ -33,7 +33,7 @@ from leveret.metadata.rules.queue_rules import PLAIN
 from leveret.storage.format.queue_block import PERSISTENT, Block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from leveret.broker.broker import AnyQueue
     from leveret.broker.delivery.answers import Got
@@ -145,13 +145,10 @@ class LocalQueue:
         if self.access is Access.FROZEN:
             self._change_access(Access.OPEN)
 
-    def hold(self, first: Sequence[Parked] = ()) -> None:
-        """Has publishes and questions wait until `resume`, and hands out nothing. `first`: publishes that came before
-        all that wait already."""
+    def hold(self) -> None:
+        """Has publishes and questions wait until `resume`, and hands out nothing."""
         if self.access is not Access.HELD:
             self._change_access(Access.HELD)
-        assert self.parked is not None
-        self.parked[:0] = first
 
     def resume(self) -> tuple[list[Parked], list[Callable[[AnyQueue], None]]]:
         """Ends holding and sealing. Gives the publishes and the questions that waited: see `parking`."""
@@ -232,16 +229,15 @@ class LocalQueue:
         """From now on the gate decides what may be handed out."""
         self.gate = gate
 
-    def stop_leading(self, parked: Sequence[Parked]) -> list[Pending]:
+    def stop_leading(self) -> list[Pending]:
         """This node leads the queue no longer. Gives who waits for a block that will not be.
 
         Until the view says who leads it now, it takes nothing in and gives nothing out: the block of what would come in
-        would be in no ring, and its publisher must not hear that it is safe. `parked`: publishes that came before what
-        waits already.
+        would be in no ring, and its publisher must not hear that it is safe.
         """
         awaiting = self.take_awaiting()
         self.mirror = None
-        self.hold(parked)
+        self.hold()
         return awaiting
 
     def leave_ring(self, awaiting: list[Pending]) -> None:

@@ -269,7 +269,7 @@ def take_back(broker: Broker, queue: LocalQueue) -> list[tuple[Batch, int, int]]
 
 def demote(queue: LocalQueue, successor: AnyQueue) -> None:
     """A mirrored queue has another master from now on, or is led by this node in another epoch: the old object is void,
-    and consumers go on with its successor, unless they asked to be cancelled."""
+    and consumers go on with its successor, unless they asked to be cancelled. So do those that wait: see `go_on`."""
     broker: Broker = queue.host  # type: ignore[assignment]
     if is_stream(queue.spec.arguments) or not pass_on_unacked(queue, successor):
         take_back(broker, queue)
@@ -288,7 +288,6 @@ def demote(queue: LocalQueue, successor: AnyQueue) -> None:
             resubscribe(consumer, successor)  # type: ignore[arg-type]
         else:
             consumer.owner_end.consumers.pop(consumer.number, None)  # Its own node subscribes there.
-    go_on(queue, successor)
 
 
 class Staged:

@@ -20,6 +20,10 @@ is known, in its order, and before anything that came later. Only what a queue h
 rejects publishes) is left out. The queue remembers that (see `broker.queue.dedup`): so it takes what comes behind, and
 what it has refused is not passed over as a duplicate if it comes again.
 
+A number before says nothing about bundles of other names, or about messages without numbers. So bundles of another name
+are sent when all before them are answered, and a client's publishes wait (`is_ahead_of`) while there are bundles of a
+former epoch, or while any is under way to a former home and the queue is here now.
+
 **Redelivered.** What is sent again may have been delivered to a consumer by a master that was lost. It is sent as
 `redelivered`.
 
@@ -49,12 +53,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from leveret.base.shared_values import NO_DICT
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
 from leveret.broker.delivery.confirms import DOUBTED, NOBODY, REFUSED, Confirms, Numbers, Pending
 from leveret.broker.delivery.origins import PRODUCER
 from leveret.broker.delivery.publish_numbers import ENTRY, PREFIX, Origin
 from leveret.broker.queue.dedup import PRODUCERS_MAX, make_room
-from leveret.broker.queue.hold import Parked, park
 from leveret.metadata.rules.ha_policy import is_stream
 from leveret.storage.format.queue_block import EXPIRES, PERSISTENT, REDELIVERED, SHARED
 from leveret.storage.format.queue_marks import fits
@@ -165,7 +169,8 @@ class Outbox:
     """Publishes to one queue that are not known to be safe yet."""
 
     __slots__ = (
-        "doubtful", "under_way", "name", "number", "open", "open_bytes", "outboxes", "previous", "rested_ms", "target",
+        "doubtful", "under_way", "name", "number", "open", "open_bytes", "outboxes", "previous", "rested_ms",
+        "retained", "target", "waiting",
     )  # fmt: skip
 
     def __init__(self, outboxes: Outboxes, target: int, name: bytes) -> None:
@@ -181,6 +186,8 @@ class Outbox:
             bytes, int
         ] = {}  # By producer: the last number that was sent, if one before may be missing.
         self.rested_ms = 0
+        self.retained = 0  # How many of `open` were published when this node led the queue.
+        self.waiting: dict[RemoteQueue, None] = NO_DICT  # Those whose publishes wait for what is open.
 
     @property
     def queue(self) -> AnyQueue | None:
@@ -220,6 +227,8 @@ class Outbox:
             self.open_bytes -= sent.size
             self.outboxes.open_bytes -= sent.size
             self.doubtful.pop(sent, None)
+            if sent.name != self.name:
+                self._count_retained(-1)
             if not self.open:
                 self.previous.clear()  # Nothing that is missing will ever be sent again.
                 self.outboxes.busy.pop(self, None)
@@ -240,6 +249,7 @@ class Outbox:
         else:
             self._drop(pending)
             pending.answer(pending.refused)
+            self.release()
 
     def _is_hopeless(self, sent: Sent) -> bool:
         """Returns whether the queue would refuse it again."""
@@ -257,30 +267,73 @@ class Outbox:
                 self._drop(sent)
                 sent.answer(0)
             return
-        if not queue.is_local and not self._has_way(queue):
+        if not self._has_way(queue):
             return
         self.previous.clear()
         self.rested_ms = self.outboxes.broker.now_ms
-        sents = [sent for sent in self.open if sent in self.doubtful]
-        self.doubtful.clear()
-        for sent in sents:
+        for sent in self._next_in_doubt():
+            sent.refused = 0
+            self.under_way += 1
+            kind, origin = sent_again(queue, sent.kind), self.origin(sent)
+            self._enqueue(queue, origin, sent, kind)
+            if not sent.waiting:
+                self.on_complete(sent)
+        self.release()
+
+    def _enqueue(self, queue: AnyQueue, origin: Origin, sent: Sent, kind: int) -> None:
+        """Sends something again before all that waits."""
+        enqueue_from = queue.enqueue_from if queue.is_local else queue.send_from
+        enqueue_from(origin, sent.contents, sent.keys, kind, sent.size, sent)
+
+    def _next_in_doubt(self) -> list[Sent]:
+        """Takes what can be sent again at once: what is in doubt up to the next bundle of another name."""
+        sents: list[Sent] = []
+        for sent in [sent for sent in self.open if sent in self.doubtful]:
             if not sent.is_wanted():
                 self._drop(sent)
                 continue
-            sent.refused = 0
-            self.under_way += 1
-            kind = sent_again(queue, sent.kind)
-            queue.enqueue_from(self.origin(sent), sent.contents, sent.keys, kind, sent.size, sent)
-            if not sent.waiting:
-                self.on_complete(sent)
+            if sents and sent.name != sents[0].name:
+                break
+            sents.append(sent)
+        for sent in sents:
+            del self.doubtful[sent]
+        return sents
 
-    def _has_way(self, queue: RemoteQueue) -> bool:
-        """Returns whether the queue can be reached. Else what is kept goes into the spool, if there is one."""
+    def _has_way(self, queue: AnyQueue) -> bool:
+        """Returns whether something can be sent to the queue now. Else what is kept goes into the spool, if there is
+        one; or the queue waits for its next master, and has what is in doubt sent again then."""
+        if queue.is_local:
+            return queue.parked is None
         if queue.spool is None and queue.has_way():
-            return True
+            return queue.is_reachable()
         if queue.spool is not None or self.outboxes.broker.spools.may_take_unconfirmed(queue):
             queue.answer_publishers()
         return False
+
+    # -- What waits ----------------------------------------------------------------------------------------------
+
+    def is_ahead_of(self, queue: RemoteQueue) -> bool:
+        """Returns whether a publish to the queue could overtake what is kept here."""
+        return self.retained > 0 or (queue.successor is not None and len(self.open) > 0)
+
+    def have_wait(self, queue: RemoteQueue) -> None:
+        """Calls the queue when nothing is left that its publishes could overtake."""
+        self.waiting = self.waiting or {}
+        self.waiting[queue] = None
+
+    def release(self) -> None:
+        """Lets those go on that have waited for what was kept here."""
+        if self.waiting and not all(self.is_ahead_of(queue) for queue in self.waiting):
+            waiting, self.waiting = self.waiting, NO_DICT
+            for queue in waiting:
+                queue.on_outbox_changed()
+
+    def _count_retained(self, change: int) -> None:
+        self.retained += change
+        if self.retained:
+            self.outboxes.retaining[self.target] = None
+        else:
+            self.outboxes.retaining.pop(self.target, None)
 
     def retain(
         self, name: bytes, first: int, contents: list[bytes], keys: list[bytes], kind: int, part: Pending
@@ -289,6 +342,8 @@ class Outbox:
         since_ms, size = self.outboxes.broker.now_ms, sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
         sent = Sent(self, name, first, contents, keys, kind, size, [(part, len(contents))], since_ms)
         self._add(sent)
+        self._count_retained(1)
+        self.doubtful[sent] = None
         return sent
 
     def take_all(self) -> list[Sent]:
@@ -312,8 +367,8 @@ class Outbox:
         queue = self.queue
         if queue is None or not self.outboxes.broker.spools.may_take_unconfirmed(queue):
             return False
-        if not queue.is_local:
-            queue.answer_publishers()
+        for one in list(self.waiting) if queue.is_local else [queue]:
+            one.answer_publishers()
         return True
 
     def _refuse_late(self, now_ms: int) -> None:
@@ -321,6 +376,7 @@ class Outbox:
             if now_ms - sent.since_ms >= self.outboxes.answer_ms + GRACE_MS - EARLY_MS:
                 self._drop(sent)
                 sent.answer(REFUSED)
+        self.release()
 
 
 class ProducerOutbox(Outbox):
@@ -364,8 +420,11 @@ class ProducerOutbox(Outbox):
     def _is_hopeless(self, sent: Sent) -> bool:
         return 0 < self.hole < sent.first
 
-    def _has_way(self, queue: RemoteQueue) -> bool:
-        return queue.has_way()
+    def _has_way(self, queue: AnyQueue) -> bool:
+        return queue.is_local or queue.has_way()
+
+    def _enqueue(self, queue: AnyQueue, origin: Origin, sent: Sent, kind: int) -> None:
+        queue.enqueue_from(origin, sent.contents, sent.keys, kind, sent.size, sent)
 
     def _is_spooled(self) -> bool:
         return False
@@ -395,6 +454,7 @@ class Outboxes:
         self.by_target: dict[int, Outbox] = {}
         self.by_producer: dict[tuple[int, bytes], ProducerOutbox] = {}  # Those with publishes, or with a hole.
         self.busy: dict[Outbox, None] = {}  # Those with publishes.
+        self.retaining: dict[int, None] = {}  # By target: those with publishes of former epochs.
         self.open_bytes = 0
         self.looked_ms = self.swept_ms = 0
         self.looks = 0  # How often it was looked for clients that wait too long.
@@ -453,14 +513,18 @@ class Outboxes:
             if outbox.doubtful:
                 outbox.again()
 
-    def parked(self, queue: LocalQueue, sents: list[Sent]) -> list[Parked]:
-        """Have these wait for the queue's new master before they are sent again."""
-        outbox, parked = self.of(queue.spec.id), list[Parked]()
-        for sent in sents:
-            outbox.under_way += 1
-            kind = sent_again(queue, sent.kind)
-            park(parked, sent.contents, sent.keys, kind, sent.size, sent, outbox.origin(sent))
-        return parked
+    def again_for(self, queue: AnyQueue) -> None:
+        """A queue has another master: send what is in doubt of it."""
+        outbox = self.by_target.get(queue.spec.id)
+        if outbox is not None:
+            outbox.again()
+
+    def are_ahead_of(self, queue: RemoteQueue) -> Outbox | None:
+        """Returns the outbox with publishes that have to enter the queue before any other, if there are some."""
+        if queue.successor is None and not self.retaining:
+            return None  # So it is almost always.
+        outbox = self.by_target.get(queue.spec.id)
+        return outbox if outbox is not None and outbox.is_ahead_of(queue) else None
 
     # -- Time ----------------------------------------------------------------------------------------------------
 

@@ -158,7 +158,11 @@ class RemoteQueue:
 
     def has_way(self) -> bool:
         """Returns whether a publish reaches the queue's node now, or waits for the next master."""
-        return self.parked is not None or self.client_end is not None or self.successor is not None or self._has_none()
+        return self.parked is not None or self.is_reachable() or self._has_none()
+
+    def is_reachable(self) -> bool:
+        """Returns whether there is a master, and a link to it."""
+        return self.client_end is not None or self.successor is not None
 
     def suspend(self) -> None:
         if self.parked is None:
@@ -175,9 +179,29 @@ class RemoteQueue:
         elif not subscription.ends:
             self._await_master(subscription.consumer, subscription.then)
 
+    def _must_wait(self) -> bool:
+        """Returns whether publishes that came before have to be sent again first: then everything waits for that."""
+        outbox = self.broker.outboxes.are_ahead_of(self)
+        if outbox is None or self.spool is not None or self.deleted or not self.is_reachable():
+            return False  # If it is out of reach, they are refused or spooled, behind what is in doubt.
+        if self.parked is None:
+            self.parked = []
+        outbox.have_wait(self)
+        return True
+
+    def on_outbox_changed(self) -> None:
+        """Publishes that came before may be sent by now."""
+        if not self.is_moving and self not in self.broker.suspended:
+            self.resume()
+
     def resume(self) -> None:
-        """There is a master again, or the wait for one is over: go on with all that waited."""
+        """There is a master again, or the wait for one is over: go on with all that waited, and first with what is in
+        doubt."""
         self.broker.suspended.pop(self, None)
+        self.broker.outboxes.again_for(self)
+        if self._must_wait():
+            return
+        self.step_aside()
         parked, waiting, waiting_consumers = self.parked, self.waiting, self.waiting_consumers
         self.parked, self.waiting, self.waiting_consumers = None, NO_LIST, NO_DICT
         self.is_late = False
@@ -279,7 +303,7 @@ class RemoteQueue:
     def relay(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
         """Enqueue publishes that came over a link although this node is no longer the queue's home, or not yet. They do
         not go into a spool: as soon as the queue is here, later ones go straight to it and would overtake them."""
-        if self.parked is not None or self._has_none():
+        if self.parked is not None or self._has_none() or self._must_wait():
             assert self.parked is not None
             return park(self.parked, contents, keys, kind, size, pending)
         if self.successor is not None:
@@ -300,6 +324,12 @@ class RemoteQueue:
         if self.parked is not None or self._has_none():
             assert self.parked is not None
             return park(self.parked, contents, keys, kind, size, pending, origin)
+        return self.send_from(origin, contents, keys, kind, size, pending)
+
+    def send_from(
+        self, origin: Origin, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending
+    ) -> bool:
+        """Enqueue publishes of a producer before all that wait."""
         if self.successor is not None:  # Only other publishes wait for the spool to be empty.
             return self.successor.enqueue_from(origin, contents, keys, kind, size, pending)
         client_end = self.client_end
@@ -509,9 +539,9 @@ class RemoteQueue:
     def on_moved(self, spec: QueueSpec, successor: LocalQueue | None) -> None:
         """The queue has another home. What was published through the old one must arrive before later publishes, so a
         question is sent after it; its answer, which comes through the old home from the new one, says that all of it
-        has arrived. The queue may move on before that. Then the first answer counts: that of the first node may wait
-        for this very one. Nothing is asked if nothing was sent: when a node starts, thousands of queues have another
-        home."""
+        has arrived, but for what is in doubt (see `_must_wait`). The queue may move on before that. Then the first
+        answer counts: that of the first node may wait for this very one. Nothing is asked if nothing was sent: when a
+        node starts, thousands of queues have another home."""
         old_client_end, subscriptions = self.client_end, list(self.subscriptions.values())
         if old_client_end is not None:
             for subscription in subscriptions:
@@ -522,7 +552,6 @@ class RemoteQueue:
 
         def on_answer(answer: bytes | Refusal) -> None:
             self.is_moving = self.is_used = False
-            self.step_aside()
             self.resume()
 
         self.is_moving = True
@@ -541,7 +570,7 @@ class RemoteQueue:
     def step_aside(self) -> None:
         """Let clients of this node use the queue that is here, unless their publishes would overtake earlier ones."""
         self.broker.spools.release(self)
-        if self.successor is not None and not self.is_moving and self.spool is None:
+        if self.successor is not None and not self.is_moving and self.spool is None and not self._must_wait():
             self.broker.replace(self, self.successor)
 
     # -- Settling ------------------------------------------------------------------------------------------------

@@ -24,10 +24,11 @@ for the second time. So batches that were under way when the link or the master 
 after a start all messages from before it: which of them were under way is not known then.
 
 **In order.** Batches (`PendingForward`) are numbered in a row, each tells the queue the number before it, and a queue
-that has not taken that one refuses it. After a refusal nothing more is sent until all batches under way are answered;
-then sending begins anew with the first that is not safe. As long as something is in the spool, publishes go there,
-behind it. So that a steady publisher does not keep it filled for ever, publishes wait while the last few megabytes are
-sent; before that, each bundle of publishes waits for a batch to be sent.
+that has not taken that one refuses it. Batches of another producer (see below) follow when all before are answered.
+After a refusal nothing more is sent until all batches under way are answered; then sending begins anew with the first
+that is not safe. As long as something is in the spool, publishes go there, behind it. So that a steady publisher does
+not keep it filled for ever, publishes wait while the last few megabytes are sent; before that, each bundle of publishes
+waits for a batch to be sent.
 
 **Out of reach** is a queue without a link to its node; a mirrored one only if no majority is reachable that could agree
 on its next master, or none has come. A master that has lost the majority may be master no longer, and confirms nothing.
@@ -140,8 +141,8 @@ class Spool(Queue):
 
     __slots__ = (
         "batches_under_way", "borrowed", "content_bytes", "delivery", "doubtful", "expired", "flows", "fronts", "held",
-        "is_paced", "name", "previous", "refused", "resting", "sent", "spools", "target", "turned_away",
-        "under_way_bytes", "under_way_count",
+        "is_paced", "last_producer", "name", "previous", "refused", "resting", "sent", "spools", "target",
+        "turned_away", "under_way_bytes", "under_way_count",
     )  # fmt: skip
 
     def __init__(self, spools: SpoolRegistry, target: QueueSpec) -> None:
@@ -158,6 +159,7 @@ class Spool(Queue):
         self.under_way_bytes = self.under_way_count = 0
         self.refused: list[PendingForward] = []  # The refused ones, until all that were under way are answered.
         self.previous: dict[bytes, int] = {}  # By producer: the last number sent since sending last began anew.
+        self.last_producer = b""  # Of the batch that was sent last.
         self.borrowed: deque[Borrowed] = deque()
         self.doubtful = 0  # Messages up to this number may have been delivered to a client.
         self.resting = False  # True until the next second after a refusal.
@@ -342,6 +344,8 @@ class Spool(Queue):
             if not target.is_local and target.client_end is not None and target.client_end.is_crowded():
                 spools.stalled[self] = None
                 return
+            if self.batches_under_way and self.numbers_of(head.first, head.last)[0] != self.last_producer:
+                return  # Its numbers would not tell the queue whether it has those under way.
             spools.batches_left -= 1
             self._send(head, target, overdue)
         if self.batches_under_way and self.ready and isinstance(self.ready[0], Gap):
@@ -392,6 +396,7 @@ class Spool(Queue):
             producer, number = note.producer, note.number + forward.first - note.first
         origin = Origin(producer, number, self.previous.get(producer, 0))
         self.previous[producer] = number + forward.count - 1
+        self.last_producer = producer
         forward.numbers = Numbers(producer, number, number + forward.count - 1)
         self.batches_under_way += 1
         self.under_way_count += forward.count

@@ -64,9 +64,9 @@ WITNESSED: Final = (
     Mutation(
         "a deposed master confirms what its own clients published",
         2,
-        "Outboxes.parked",
-        "for sent in sents: ...",
-        "for sent in sents:\n    outbox._drop(sent)\n    sent.answer(0)",
+        "MirrorManager._stopped",
+        "take_unconfirmed(self.broker, mirror, queue)",
+        "[sent.confirms._drop(sent) or sent.answer(0) for sent in take_unconfirmed(self.broker, mirror, queue)]",
         first=12,
         mirrored=True,
         witnessed=True,

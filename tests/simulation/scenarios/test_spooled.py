@@ -118,9 +118,9 @@ WITNESSED = (
             "what is in doubt is sent again as if it were new",
             2,
             "Outbox.again",
-            "queue.enqueue_from(self.origin(sent), sent.contents, sent.keys, kind, sent.size, sent)",
+            "kind, origin = sent_again(queue, sent.kind), self.origin(sent)",
             "sent.name = self.outboxes.broker.unique_name('').encode()\n"
-            "queue.enqueue_from(self.origin(sent), sent.contents, sent.keys, kind, sent.size, sent)",
+            "kind, origin = sent_again(queue, sent.kind), self.origin(sent)",
             first=0,
             mirrored=True,
         ),

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from leveret.broker.delivery.batch import Span
 from leveret.broker.remote.migrate import demote
-from leveret.broker.remote.outbox import AGAIN_MS
+from leveret.broker.remote.outbox import AGAIN_MS, SWEEP_MS
 from leveret.broker.remote.remote_queue import RemoteQueue
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
+from tests.support.brokers import Member
 from tests.support.machines import Client, publish
 from tests.support.mirrored_brokers import Rings
 from tests.support.mutating import Change
@@ -116,9 +118,9 @@ def test_what_a_deposed_master_had_in_blocks_is_confirmed_by_the_next_one(scenar
         pytest.param(
             own_clients,
             Change(
-                "Outboxes.parked",
-                "for sent in sents: ...",
-                "for sent in sents:\n    outbox._drop(sent)\n    sent.answer(0)",
+                "MirrorManager._stopped",
+                "take_unconfirmed(self.broker, mirror, queue)",
+                "[one.confirms._drop(one) or one.answer(0) for one in take_unconfirmed(self.broker, mirror, queue)]",
             ),
             id="a deposed master confirms what its own clients published",
         ),
@@ -132,3 +134,73 @@ def test_what_a_deposed_master_had_in_blocks_is_confirmed_by_the_next_one(scenar
 def test_that_is_noticed(scenario: Scenario, change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
     replace_code(monkeypatch, "confirmed by who leads no longer", change)
     assert scenario(Rings()) == (1, 0)
+
+
+# -- What was published first enters the next master's queue first -----------------------------------------------------
+
+
+def bodies(rings: Rings) -> list[bytes]:
+    """The messages of the queue, in their order."""
+    spans = [entry for entry in rings[rings.master].queue("q").ready if isinstance(entry, Span)]
+    return [span.batch.contents[at][-2:-1] for span in spans for at in range(span.lo, span.hi)]
+
+
+def pass_time(rings: Rings) -> None:
+    for _ in range(5):
+        rings.pass_time(5)
+        for member in rings.members.values():
+            member.broker.now_ms += AGAIN_MS
+            member.broker.outboxes.tick()
+        rings.run()
+
+
+def test_publishes_wait_for_what_a_former_master_has_in_doubt_if_the_queue_is_here_now() -> None:
+    """A client of the new master has published by way of the old one, which does not know yet what becomes of its last
+    block, and answers all else."""
+    rings = Rings()
+    client, spec = publisher(rings, "b"), rings["a"].metadata.queues["/", "q"]
+    rings.hold("b", "a")
+    client.publish("q", b"1", delivery_mode=2)
+    assert spec.view is not None
+    rings.behind = {"a"}
+    rings.apply(c.ChangeView("/", "q", spec.id, spec.view._replace(version=2, epoch=2, master="b")))
+    client.publish("q", b"2", delivery_mode=2)
+    rings.release("b", "a")
+    rings.behind = set()
+    rings.run()
+    client.publish("q", b"3", delivery_mode=2)
+    pass_time(rings)
+    assert bodies(rings) == [b"1", b"2", b"3"]
+    assert acked(client) > 0 and not rings["b"].broker.outboxes.of(spec.id).open
+
+
+def test_publishes_wait_for_what_a_former_master_sends_again_itself() -> None:
+    """It is sent again under other numbers than what comes later. If the next master refuses it, because the first of
+    it was given up, it is to be asked again before it gets anything else."""
+    rings = Rings()
+    impatient, client = publisher(rings, "a"), publisher(rings, "a")
+    for other in "bc":
+        rings.hold("a", other)
+    impatient.publish("q", b"0", delivery_mode=2)
+    sweep(rings["a"], 10)
+    client.publish("q", b"1", delivery_mode=2)
+    rings.held.clear()
+    rings.lose("a")
+    rings.pass_time(20)
+    rings.behind.clear()
+    rings.run()  # It hears who leads now, and has no link yet.
+    sweep(rings["a"], 12)
+    assert impatient.methods() == [m.BasicNack(1, False, False)] and client.methods() == []
+    rings.mend()
+    client.publish("q", b"2", delivery_mode=2)
+    pass_time(rings)
+    assert bodies(rings) == [b"1", b"2"]
+    assert acked(client) > 0 and not rings["a"].broker.outboxes.of(rings.number).open
+
+
+def sweep(member: Member, times: int) -> None:
+    """Has the node look for clients that wait too long."""
+    for _ in range(times):
+        member.broker.now_ms += SWEEP_MS
+        member.broker.outboxes.tick()
+        member.turn()

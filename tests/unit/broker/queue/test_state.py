@@ -126,6 +126,3 @@ def test_what_waits_is_given_once_and_in_order() -> None:
     parked, waiting = queue.resume()
     assert [one.contents for one in parked] == [[b"1"], [b"2"]] and len(waiting) == 1
     assert queue.resume() == ([], [])
-    queue.hold(parked[1:])
-    queue.hold(parked[:1])
-    assert queue.parked == parked

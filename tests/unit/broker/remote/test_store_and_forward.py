@@ -204,6 +204,21 @@ def test_what_was_under_way_is_kept_with_its_numbers(cluster: Cluster, arrives: 
     assert not [key for key in spool(cluster).durable_state.table if key.startswith(b"borrowed")]
 
 
+def test_what_has_other_numbers_is_sent_when_all_before_it_is_answered(cluster: Cluster) -> None:
+    """The queue may refuse what comes first, and could not tell by the numbers that it lacks it."""
+    client = publisher_at_a(cluster)
+    cluster.hold("a", "b")
+    send(client, b"1", delivery_mode=2)
+    cut(cluster)
+    send(client, b"2", delivery_mode=2)
+    cluster.held.clear()
+    cluster.hold("b", "a")
+    join(cluster)
+    assert waiting(cluster) == [b"1"]
+    cluster.release("b", "a")
+    assert waiting(cluster) == [b"1", b"2"]
+
+
 def test_what_was_under_way_and_is_kept_outlives_the_process(cluster: Cluster) -> None:
     client = publisher_at_a(cluster)
     cluster.hold("b", "a")
