@@ -364,13 +364,13 @@ class FederationBetween(TwoClusters):
     def finish(self) -> None:
         self.run_for(2.0)
         for one in LINKS:
-            self.order(one.here.side, self._policy(one))
+            self.demand(one.here.side, self._policy(one))
         self._dismiss()
         self.run_for(2.0)
         self.await_rest()
         for kind in (Bind, Unbind):
             for number in range(KEYS):
-                self.order(NEAR, kind("/", NEWS.name, "queue", SIDE_QUEUE, f"key {number}"))
+                self.demand(NEAR, kind("/", NEWS.name, "queue", SIDE_QUEUE, f"key {number}"))
             self.run_for(1.0)
             self.must(START_S, lambda: not self._set_up_left(), self._set_up_left)
         # What a former attempt asked for may be made late, and is deleted when the link looks for the first time.

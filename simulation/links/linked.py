@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.broker.queue.local_queue import LocalQueue
@@ -21,13 +21,14 @@ from leveret.protocol.frames import content
 from leveret.protocol.properties import Properties, encode
 from simulation.core.machine import AMQP_PORT, Machine
 from simulation.plan import Plan
-from simulation.world import Violation, World
+from simulation.world import START_S, Violation, World
 
 if TYPE_CHECKING:
     from leveret.base.json_values import Json
     from leveret.metadata.model.commands import Command
     from leveret.metadata.model.refusals import Refusal
     from leveret.metadata.shovel.records import WorkKey
+    from leveret.metadata.store import Applied
     from leveret.node.node import Node
     from leveret.node.shovels.link_worker import LinkWorker
     from leveret.storage.format.queue_block import Run
@@ -111,15 +112,24 @@ class LinkedWorld(World):
         return [f"amqp://guest:guest@{machine.name}:{AMQP_PORT}{more}" for machine in self.sides[side]]
 
     def order(self, side: str, command: Command, rng: random.Random | None = None) -> None:
-        """Have some node of a cluster propose a command."""
+        """Have some node of a cluster propose a command, if there is one that can."""
         serving = [one for one in self.sides[side] if one.serving and not one.is_frozen]
         if serving:
-            self.order_at((rng or self.links_rng).choice(serving), command)
+            self.order_at((rng or self.links_rng).choice(serving), command, lambda applied: None)
 
-    def order_at(self, machine: Machine, command: Command) -> None:
+    def order_at(self, machine: Machine, command: Command, then: Callable[[Applied], None]) -> None:
         node = None if machine.server is None else machine.server.node
         if machine.loop is not None and node is not None:
-            machine.loop.call_soon(node.propose, command, lambda applied: None)
+            machine.loop.call_soon(node.propose, command, then)
+
+    def demand(self, side: str, command: Command) -> None:
+        """Have a cluster agree on a command, in quiet times: nothing can keep it from that."""
+        agreed: list[Applied] = []
+        self.order_at(self.links_rng.choice(self.sides[side]), command, agreed.append)
+        self.must(START_S, lambda: bool(agreed), lambda: f"{side} does not answer {command}")
+        if agreed[0].refused is not None:
+            self.fail(f"{side} refuses {command}: {agreed[0].refused}")
+            self.raise_failure()
 
     def leading(self, place: Place) -> tuple[Machine, Node, LocalQueue] | None:
         """Return where a queue is served, if it is."""

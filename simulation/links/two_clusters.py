@@ -20,7 +20,7 @@ from simulation.checkers.metadata_checker import MetadataChecker
 from simulation.core.machine import CLUSTER_PORT, Machine
 from simulation.links.linked import FAR, NEAR, LinkedWorld
 from simulation.plan import Plan
-from simulation.world import START_S, Violation
+from simulation.world import SETTLE_S, START_S, Violation
 
 if TYPE_CHECKING:
     from leveret.metadata.shovel.records import Assignment, WorkKey
@@ -82,8 +82,13 @@ class TwoClusters(LinkedWorld):
         for side, checker in self.agreed.items():
             clusters = [node.cluster for node in self.nodes_of(side)]
             self.must(10.0, lambda c=checker, n=clusters: c.is_kept(n), lambda c=checker, n=clusters: c.standing(n))  # type: ignore[misc]
+        # A node that was frozen may still be, and what the end asks of it would not be done.
+        self.must(SETTLE_S, lambda: not self._frozen(), lambda: f"{self._frozen()} are frozen")
         self.finish()
         self.raise_failure()
+
+    def _frozen(self) -> list[str]:
+        return [one.name for one in self.everybody if one.is_frozen]
 
     def summary(self) -> str:
         lives = sum(machine.lives for machine in self.everybody)
@@ -138,7 +143,7 @@ class TwoClusters(LinkedWorld):
         known = None if machine is None else self.assignment(side, key)
         if machine is not None and known is not None:
             to = rng.choice(self.sides[side]).node_name
-            self.order_at(machine, AssignWork((AssignRow(*key, known.epoch, to),)))
+            self.order_at(machine, AssignWork((AssignRow(*key, known.epoch, to),)), lambda applied: None)
 
     def assignment(self, side: str, key: WorkKey) -> Assignment | None:
         """Return who should run a shovel or a link, as the first node that serves knows it."""

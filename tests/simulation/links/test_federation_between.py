@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import pytest
 
+from leveret.metadata.model.commands import ClearPolicy
+from simulation.links.federation_between import QUEUES, FederationBetween
+from simulation.links.linked import NEAR
 from simulation.links.played import run
 from simulation.plan import Plan
+from simulation.world import play_through
 from tests.simulation.bugs.mutations import Mutation
 from tests.simulation.links.noticing import notice
 
@@ -29,6 +33,22 @@ def test_links(nodes: int, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(100, 140))
 def test_many_seeds(seed: int) -> None:
     run(Plan(seed, 1 + seed % 3, 40, links="federation", two_clusters=True))
+
+
+class StandingStill(FederationBetween):
+    """A link has ended, and the only node of its cluster stands still when the run makes the link again."""
+
+    def set_up(self) -> None:
+        super().set_up()
+        self.order(NEAR, ClearPolicy("/", "both"))
+        self.must(5.0, lambda: self.assignment(NEAR, QUEUES[1].key) is None, lambda: "the link has not ended")
+        loop = self.sides[NEAR][0].loop
+        assert loop is not None
+        loop.pause(12.0)
+
+
+def test_the_end_waits_for_nodes_that_stand_still() -> None:
+    play_through(StandingStill(Plan(1, 1, 0, links="federation", two_clusters=True)))
 
 
 BUGS = (
