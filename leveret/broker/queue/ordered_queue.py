@@ -111,9 +111,9 @@ class OrderedQueue(LocalQueue):
             runs = batch.transient_runs(span.lo, span.hi)
         else:  # Whatever their kind, the log has none of them.
             runs = [batch.cut(span.lo, span.hi)]
+        # These are known by their numbers from now on. The batch itself is not one of the log by that: others of it,
+        # such as those that are out with a consumer, are still in memory only.
         host.spill(self, runs)
-        # From now on these are messages of the log like any other: their settling must be recorded.
-        batch.stored = True
         return True
 
     def _forget(self, span: Span) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.delivery.offsets import ORIGINS, Start
+from leveret.broker.queue import ordered_queue
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.rules.queue_rules import QueueRules
 from leveret.protocol import methods as m
@@ -147,6 +148,27 @@ def test_several_links_wait_among_others(priority: int) -> None:
     assert [taker.bodies for taker in links + others] == [[], [], [b"1"], [b"2"]]
     until_safe(host, queue)
     assert [taker.bodies for taker in links] == [[b"3"], [b"4"]]
+
+
+def test_a_link_does_not_wait_for_what_is_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transient messages, some of which are in the log because memory was short; one was with a consumer then."""
+    monkeypatch.setattr(ordered_queue, "KEEP_BYTES", 0)
+    link, other = a_link(), Taker("other", room=1)
+    host, queue = shared_queue(other)
+    put(queue, b"1", b"2", b"3", kind=0)
+    queue.pump()
+    host.content_bytes_max = host.spill_bytes_max = 0
+    queue.page_out()
+    host.content_bytes_max = host.spill_bytes_max = 1 << 40
+    queue.requeue_many([(other.got[0][0], 0, 1)])
+    queue.remove_consumer(other)
+    host.flush(queue)
+    queue.add_consumer(link)
+    queue.pump()
+    assert link.bodies == [b"1"]
+    host.finish_load(10)
+    queue.pump()
+    assert link.bodies == [b"1", b"2", b"3"]
 
 
 def test_what_is_safe_is_shared_with_a_link_in_turn() -> None:

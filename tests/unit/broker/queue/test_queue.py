@@ -578,6 +578,32 @@ def test_transient_contents_are_spilled_when_memory_is_very_short() -> None:
 
 
 @pytest.mark.usefixtures("keeps_nothing")
+@pytest.mark.parametrize("durable", [True, False])
+def test_the_rest_of_a_batch_that_was_spilled_can_be_spilled_too(durable: bool) -> None:
+    """The first message is out with a consumer while those behind it are spilled, and comes back."""
+    host = Host(content_bytes_max=0, spill_bytes_max=0)
+    queue = a_queue(host, durable)
+    put(queue, b"a", b"b", b"c", kind=0)
+    got = queue.get()
+    assert isinstance(got, tuple)
+    queue.close_batch()
+    queue.page_out()
+    queue.requeue_many([(got[0], 0, 1)])
+    queue.page_out()
+    assert (host.content_bytes, queue.ready_count) == (0, 3)
+    host.content_bytes_max = 100
+    taker = Taker(no_ack=True)
+    queue.add_consumer(taker)
+    queue.pump()
+    while host.wanted:
+        host.finish_load(10)
+        queue.pump()
+    assert taker.bodies == [b"a", b"b", b"c"]
+    host.flush(queue)
+    assert host.log.queues[7] == {}, "what was spilled must be settled in the log"
+
+
+@pytest.mark.usefixtures("keeps_nothing")
 @pytest.mark.parametrize("seed", range(150))
 def test_any_sequence_of_operations_keeps_order_and_counts(seed: int) -> None:
     """Against a list: what waits, and a dictionary: what is out."""
