@@ -143,7 +143,9 @@ class Node(consensus.ConsensusNode):
         log = Log(environment.disk, MESSAGES, options)
         # Which queues exist is known for certain only in `prepare`; until then no messages may be deleted.
         log.recover(None, logger.info)
-        self.storage = Storage(environment, log, self.turn, self._on_safe, self._on_disk_full, self.on_fatal)
+        self.storage = Storage(
+            environment, log, self.turn, self._on_safe, peers.flush, self._on_disk_full, self.on_fatal
+        )
         self.metadata = Metadata()
         self.cluster = Cluster(settings, environment, peers, me, consensus_log, recovered, self.metadata, self)
         self.ticker = self.cluster.consensus.ticker

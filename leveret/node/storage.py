@@ -79,6 +79,7 @@ class Storage:
         log: Log,
         on_turn: Callable[[], None],
         on_safe: Callable[[], None],
+        on_blocks: Callable[[], None],
         on_full: Callable[[bool], None],
         on_fatal: Callable[[str], None],
     ) -> None:
@@ -89,6 +90,7 @@ class Storage:
         self.mirrors = MirrorStore(log.mirrors)
         self.on_turn = on_turn  # Called when something became durable or readable, so that there is a turn.
         self.on_safe = on_safe  # Called when confirms may be sent, before that turn.
+        self.on_blocks = on_blocks  # Called when blocks of mirrored queues are ready to be sent.
         self.on_full = on_full  # The disk has no space (True), or has again.
         self.on_fatal = on_fatal
         self.writer = environment.worker("leveret-writer")
@@ -275,6 +277,7 @@ class Storage:
                 self.log.append(block)
         if broker.mirrors.mirrors:
             broker.mirrors.flush()  # Their blocks are part of the same write.
+            self.on_blocks()  # Before the loop waits for that write: other nodes sync them at the same time.
 
     def _take_block(self, broker: Broker, queue: LocalQueue, now_ms: int) -> Block | None:
         if queue.mirror is not None:

@@ -41,7 +41,7 @@ def test_a_commit_takes_a_part_of_very_many_queues(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(storage, "BLOCKS_MAX", 3)
     shell = SimpleNamespace(loop=SimpleNamespace(time=float), disk=None, worker=str, wall_ms=lambda: 5)
     files, world = Files(), World()
-    disk = Storage(cast(Any, shell), cast(Any, files), lambda: None, lambda: None, lambda full: None, lambda text: None)
+    disk = Storage(cast(Any, shell), cast(Any, files), *[lambda *_: None] * 5)
     client = world.client()
     for number in range(7):
         client.declare(f"q{number}", durable=True)
@@ -119,7 +119,7 @@ class Committing:
         self.world = World()
         self.broker = self.world.broker
         self.storage = Storage(
-            cast(Any, shell), log, self.turn, self.on_safe, lambda full: None, self.fatal.append
+            cast(Any, shell), log, self.turn, self.on_safe, self.on_blocks, lambda full: None, self.fatal.append
         )
         self.client = self.world.client()
         self.client.declare("q", durable=True)
@@ -156,6 +156,10 @@ class Committing:
 
     def on_safe(self) -> None:
         self.told.append("safe")
+
+    def on_blocks(self) -> None:
+        assert not self.jobs, "the disk has the blocks already"
+        self.told.append("sent")
 
     def publish(self, count: int = 1) -> None:
         for _ in range(count):
@@ -244,6 +248,18 @@ def test_confirms_are_sent_before_the_next_turn(committing: Committing) -> None:
     committing.told.clear()
     committing.finish()
     assert committing.told == ["safe", "turn"]
+
+
+def test_blocks_are_sent_to_mirrors_before_the_loop_waits_for_the_disk(
+    committing: Committing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrors = committing.broker.mirrors
+    monkeypatch.setattr(mirrors, "mirrors", {1: None})
+    monkeypatch.setattr(mirrors, "flush", lambda: committing.told.append("made"))
+    committing.is_fast = True
+    committing.publish()
+    assert committing.waits_s == [storage.AWAITED_S_MAX]
+    assert committing.told == ["turn", "served", "made", "sent", "safe"]
 
 
 def test_a_turn_goes_on_after_a_commit_that_it_waited_for(committing: Committing) -> None:

@@ -424,7 +424,7 @@ class Files:
 
 def storage(files: Files) -> Storage:
     shell = SimpleNamespace(loop=SimpleNamespace(time=float), disk=None, worker=str, wall_ms=lambda: 5)
-    return Storage(cast(Any, shell), cast(Any, files), lambda: None, lambda: None, lambda full: None, lambda text: None)
+    return Storage(cast(Any, shell), cast(Any, files), *[lambda *_: None] * 5)
 
 
 def test_the_journal_comes_first_in_a_commit(world: Watched, client: Client) -> None:
