@@ -198,6 +198,8 @@ def main() -> int:
     options.mirrored = options.mirrored or options.varied or options.rebalanced or options.drained
     if options.paired and options.witnessed:
         parser.error("--paired is for two voters, --witnessed for three")
+    if options.special and (options.shovels or options.federation or options.two_clusters):
+        parser.error("--special fills a user's channels up to its limit, and links of the same user have some of them")
     if options.paired or options.witnessed:
         options.mirrored, options.nodes = True, 2
     options.featured = options.featured or options.special
