@@ -325,6 +325,8 @@ class OrderedQueue(LocalQueue):
     def pump(self) -> None:
         """Hand out what waits, as far as the consumers have room."""
         if self.frozen:
+            if self.has_upkeep:
+                ttl_and_length.stamp(self)
             return
         if self.extensions is not None:
             for tell in self.extensions.on_turn:

@@ -35,17 +35,21 @@ if TYPE_CHECKING:
 LOOK_AHEAD: Final = 64  # Messages with times to live of their own that are handed out at once.
 
 
+def stamp(queue: OrderedQueue) -> None:
+    """Stamp messages that came in this turn with the time."""
+    if queue.open is not None:
+        queue.open.stamp(queue.host.wall_ms)
+
+
 def before_pump(queue: OrderedQueue) -> None:
     """Stamp messages that came in this turn with the time, and drop expired ones before delivering."""
-    now_ms = queue.host.wall_ms
-    if queue.open is not None:
-        queue.open.stamp(now_ms)
+    stamp(queue)
     if queue.departure is not None and queue.departure.begun:
         return
     if queue.extensions is not None:
         queue.tell_before_hand_out()
     if queue.timed:
-        _expire(queue, now_ms - 1)
+        _expire(queue, queue.host.wall_ms - 1)
 
 
 def after_pump(queue: OrderedQueue) -> None:

@@ -68,6 +68,19 @@ def test_a_queue_drops_what_is_older_than_its_time_to_live(world: World, client:
     assert got(client, "q") == [b"second"]
 
 
+def test_what_comes_while_nothing_is_handed_out_grows_old(world: World, client: Client) -> None:
+    """A master without a majority takes publishes, and cannot tell how long it will be so."""
+    declare(client, "q", message_ttl=100)
+    world.queue("q").freeze()
+    client.publish("q", b"first")
+    pass_time(world, 60)
+    client.publish("q", b"second")
+    pass_time(world, 41)
+    assert waiting(world, "q") == 2
+    world.queue("q").thaw()
+    assert got(client, "q") == [b"second"]
+
+
 def test_what_is_dropped_is_settled_in_the_log(world: World, client: Client) -> None:
     declare(client, "q", message_ttl=100)
     client.publish("q", b"first", delivery_mode=2)
