@@ -115,6 +115,7 @@ class Ledger:
         self.seen: dict[tuple[str, str], int] = {}  # The last number of a stream that a consumer got.
         self.spooled: dict[int, float] = {}  # Spooled messages, and when each was first sent on (inf: not yet).
         self.under_way: dict[int, float] = {}  # When a spooled message was last seen in flight.
+        self.entered: dict[tuple[str, int], float] = {}  # Queue and message: when it was last put in from elsewhere.
         self.kept_at: dict[int, float] = {}  # When a message was first spooled.
         self.starts: dict[str, list[float]] = {}  # When a node was seen to have begun with the spools of its log.
         self.shared: dict[tuple[str, int], float] = {}  # Queue and message: since when another node may have it.
@@ -191,6 +192,10 @@ class Ledger:
         self.spooled[number] = min(self.spooled[number], at)
         self.under_way[number] = at
 
+    def on_entered(self, queue: str, number: int) -> None:
+        """A message that was sent on, or was in doubt, is put into its queue, which did not have it."""
+        self.entered[queue, number] = self.clock()
+
     def entered_at(self, message: Message) -> float:
         """Returns the time before which the message was not in its queue. A node may have died before it was seen
         that it sent something on."""
@@ -198,12 +203,21 @@ class Ledger:
         return message.published_at if at == float("inf") else at
 
     def came_by(self, message: Message) -> float:
-        """Returns when the message was in its queue, if it was and is confirmed. If a node died just when it sent on
-        its spool, nobody saw it."""
+        """Returns when the message was safe in its queue, if it was and is confirmed. If a node died just when it sent
+        on its spool, nobody saw it."""
+        dated_by = self.dated_by(message)
+        if message.number not in self.spooled:
+            return dated_by
+        return max(dated_by, self.under_way.get(message.number, self.clock()))
+
+    def dated_by(self, message: Message) -> float:
+        """Returns when the time to live of a confirmed message had begun. What a spool has confirmed and sent on may
+        wait at the queue's node before it is put in, also after the spool's node has gone. Until then its age counts
+        from when it was spooled, if clients get it there."""
         assert message.confirmed_at is not None
         if message.number not in self.spooled:
             return message.confirmed_at
-        return max(message.confirmed_at, self.under_way.get(message.number, self.clock()))
+        return max(message.confirmed_at, self.entered.get((message.queue, message.number), 0.0))
 
     # -- What clients tell ---------------------------------------------------------------------------------------
 

@@ -22,8 +22,8 @@ status gets no messages from the same master again.
 
 **Clocks.** A node's clock jumps, and every message is dated by one node and judged by another. `skew` is how far apart
 any two of them have ever been. The earliest moment at which a message can have been dated is when it was sent; the
-latest is when it was confirmed, or last in flight from a spool. So the checks leave as much room as these two and the
-skew, and no more.
+latest is when it was confirmed, or put into its queue after it was spooled. So the checks leave as much room as these
+two and the skew, and no more.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class MessageChecker(Ledger):
             return
         self.ages += 1
         slack_ms = HOME_MS if self._is_home(delivery) else DISTURBED_MS if self.is_disturbed() else AWAY_MS
-        age_ms = (delivery.written_at - self.came_by(message)) * 1000
+        age_ms = (delivery.written_at - self.dated_by(message)) * 1000
         if age_ms > ttl_ms + slack_ms + self.skew_ms:
             self.fail(
                 f"{message} was delivered to {delivery.consumer or 'basic.get'} at {delivery.written_at:.6f}, "

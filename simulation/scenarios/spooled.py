@@ -14,7 +14,8 @@ also be empty when everything is healed.
 
 Spools are tapped: they tell what is added to them, sent on and answered. Who looks at a spool when a pass is over does
 not see all of that: a node that is short of memory has the messages on disk only, and those that clients of the node
-have settled meanwhile leave no trace. So are outboxes: what one of them has sent, another node may have.
+have settled meanwhile leave no trace. So are outboxes: what one of them has sent, another node may have. And so is the
+way by which all of that comes into a queue: it may have waited at the queue's node before.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
     from leveret.broker.delivery.batch import Span
     from leveret.broker.delivery.confirms import Pending
+    from leveret.broker.delivery.publish_numbers import Origin
+    from leveret.broker.queue.features import Features
+    from leveret.broker.queue.local_queue import LocalQueue
     from leveret.broker.remote.outbox import Outboxes, Parts, Sent
     from leveret.broker.remote.spool_registry import SpoolRegistry
     from simulation.checkers.ledger import Ledger
@@ -65,6 +69,7 @@ WAYS: Final = (
     "publish", "publish", "publish", "reset", "reset", "cut", "kill sender", "power sender", "kill home", "power home",
     "pause home",
 )  # fmt: skip
+SENDERS: Final = (b"spool ", b"node ", b"epoch ")  # How queues know spools, outboxes and their former masters.
 
 
 def draw_keeping(rng: random.Random) -> dict[str, Any]:
@@ -187,6 +192,7 @@ class Spooling:
             self.launched[machine.name] = Counter()
             self._tap_all(spools, self.launched[machine.name])
             self._tap_outboxes(spools.broker.outboxes)
+            self._tap_entrance(spools.broker.features)
         for spool in spools.by_target.values():
             self.taps[id(spool)].see()
             self.spooled[machine.name, machine.lives, spool.target] = spool.sent
@@ -226,6 +232,26 @@ class Spooling:
             return outbox
 
         outboxes.of = tapped_of  # type: ignore[method-assign]
+
+    def _tap_entrance(self, features: Features) -> None:
+        """Has the ledger told what a node's queues take from spools and outboxes, of all that may be spooled. What they
+        have already, and pass over, is not told."""
+        enqueue_once, ledger = features.enqueue_once, self.world.ledger
+
+        def tapped_once(
+            queue: LocalQueue, origin: Origin, contents: list[bytes], keys: list[bytes], kind: int, size: int,
+            pending: Pending,
+        ) -> bool:  # fmt: skip
+            following = queue.next_seq
+            slow = enqueue_once(queue, origin, contents, keys, kind, size, pending)
+            taken, spec = queue.next_seq - following, queue.spec
+            if taken and queue.open is not None and spec.durable and not spec.exclusive:
+                if origin.producer.startswith(SENDERS):
+                    for content in queue.open.contents[-taken:]:
+                        ledger.on_entered(spec.name, number_of(content))
+            return slow
+
+        features.enqueue_once = tapped_once  # type: ignore[method-assign]
 
     def fault_tighten(self, share: float, seconds: float) -> None:
         self.tightenings.append((share, seconds))

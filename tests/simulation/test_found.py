@@ -54,6 +54,18 @@ def test_of_publishes_through_a_former_master_too() -> None:
     run(Plan(981000216, 2, 120, mirrored=True, varied=True, spooled=True, rebalanced=True, witnessed=True))
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(981000209, id="it waits at the queue's node, and only there does its time begin"),
+        pytest.param(991000032, id="it is put in while nothing is handed out, and its time begins then"),
+    ],
+)
+def test_of_times_to_live_of_what_was_spooled_too(seed: int) -> None:
+    run(Plan(seed, 2, 120, mirrored=True, featured=True, special=True, spooled=True, rebalanced=True, drained=True,
+             paired=True))  # fmt: skip
+
+
 def test_of_priorities_too() -> None:
     """A mirror returned, and was not told what had been delivered of the messages that it still had."""
     run(Plan(810000180, 3, 120, mirrored=True, featured=True, special=True, spooled=True, rebalanced=True, ailing=True,

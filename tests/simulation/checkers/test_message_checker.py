@@ -125,6 +125,31 @@ def test_too_old() -> None:
 
 
 @pytest.mark.parametrize(
+    ("entered_at", "got_at", "is_wrong"),
+    [
+        pytest.param(14.0, 15.9, False, id="it waited at the queue's node, and its time began then"),
+        pytest.param(14.0, 16.2, True, id="it has been in the queue for too long"),
+        pytest.param(9.5, 12.2, True, id="it was in the queue when it was spooled, in doubt"),
+        pytest.param(None, 11.9, False, id="it comes from the spool"),
+        pytest.param(None, 12.2, True, id="it comes from the spool, and is too old"),
+    ],
+)
+def test_what_was_spooled_grows_old_in_its_queue(entered_at: float | None, got_at: float, is_wrong: bool) -> None:
+    """A spool confirms a message at 10.0, and sends it on at 11.0; then the node with the spool is killed."""
+    story = Story(ttl_ms=2_000)
+    (message,) = story.publish()
+    story.ledger.on_spooled(message.number)
+    story.ledger.on_sent_on(message.number, 11.0)
+    if entered_at is not None:
+        story.now = entered_at
+        story.ledger.on_entered("d0", message.number)
+    story.now = 14.5
+    story.ledger.on_entered(DEAD_LETTER_QUEUE, message.number)
+    story.deliver(message, got_at)
+    assert ["it had to go after 2000 ms" in failure for failure in story.failures] == [True] * is_wrong
+
+
+@pytest.mark.parametrize(
     ("reason", "at", "changes", "problem"),
     [
         ("expired", 11.0, {}, "2000 ms to live"),
