@@ -66,6 +66,12 @@ def test_of_times_to_live_of_what_was_spooled_too(seed: int) -> None:
              paired=True))  # fmt: skip
 
 
+def test_of_a_move_that_failed_too() -> None:
+    """What was staged of a queue was thrown away when its target had a copy of it."""
+    without = from_ranges("1-18,20-24,26-27,29,31-39,41-60")
+    run(Plan(9, 2, 60, without, mirrored=True, featured=True, spooled=True, paired=True))
+
+
 def test_of_priorities_too() -> None:
     """A mirror returned, and was not told what had been delivered of the messages that it still had."""
     run(Plan(810000180, 3, 120, mirrored=True, featured=True, special=True, spooled=True, rebalanced=True, ailing=True,

@@ -323,6 +323,7 @@ class MirrorManager:
     def _make(self, spec: QueueSpec, born: bool, existing: LocalQueue | None) -> Mirror:
         store = self.store
         assert store is not None
+        self.broker.arrivals.drop(spec.id)  # Not later: the log has it and the copy as one queue.
         if existing is not None:
             if existing.departure is not None:
                 existing.departure.end("it has become mirrored meanwhile")

@@ -9,7 +9,8 @@
     home              what waited is sent on; consumers everywhere subscribe at the target
 
 If a node dies: until the command is agreed on, the home has every message, and whatever the target has is thrown
-away. When the home proposes the command, the target has every message that was ever confirmed, on disk. If the target
+away; at the latest when the queue becomes mirrored and the target gets a copy of it, which has the same number in its
+log. When the home proposes the command, the target has every message that was ever confirmed, on disk. If the target
 dies after that, it finds them in its log, provided that the command comes before it has cleaned up; it cleans up after
 it has announced its new run, and the command names the run in which the messages were staged. So a command that comes
 too late is refused, and the home goes on. If the home dies, the command either stands in the agreed order before the
@@ -317,6 +318,8 @@ class Arrivals:
         known = self.broker.queues_by_id.get(number)
         if known is None or known.is_local or known.spec.node != peer:
             return Refusal(406, "this node does not know that queue at that node")
+        if known.spec.view is not None:  # A copy of it that is here has the same number in the log.
+            return Refusal(406, "it has become mirrored meanwhile")
         if number in self.staged:
             self.drop(number)
         if self.broker.now_ms - self.dropped_ms.get(number, -AGAIN_MS) < AGAIN_MS:

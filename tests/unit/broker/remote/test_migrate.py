@@ -10,6 +10,7 @@ from leveret.broker.queue.queue import Queue
 from leveret.broker.queue.state import Life
 from leveret.broker.remote.migrate import move
 from leveret.metadata.model import commands as c
+from leveret.metadata.model.refusals import Refusal
 from leveret.metadata.model.view import View
 from leveret.protocol import methods as m
 from leveret.protocol.tables import table_from_python
@@ -234,6 +235,27 @@ def test_a_queue_that_becomes_mirrored_does_not_move(adopted: bool) -> None:
     assert isinstance(queue, Queue) and queue.life is Life.HERE and queue.mirror is not None
     assert queue.ready_count == 2 and not queue.consumers
     assert rest(rings["a"].client(), "p") == [b"1", b"2"]
+    rings.finish()
+
+
+def test_a_copy_outlives_what_was_staged_of_its_queue() -> None:
+    """The queue becomes mirrored in the middle of a move, and its target has a copy of it before it hears that the move
+    has failed. The log of the target has both as one queue."""
+    rings = Rings()
+    rings.apply(c.DeclareQueue("/", "p", node="a"))
+    queue, target = rings["a"].queue("p"), rings["b"]
+    number = queue.spec.id
+    rings.hold("b", "a")
+    move(queue, "b", lambda problem: None)
+    rings.run()
+    assert number in target.broker.arrivals.staged
+    rings.hold("a", "b")
+    rings.apply(c.ChangeView("/", "p", number, View(1, 1, "a", ("a", "b"), (("a", "a.0"), ("b", "b.0")))))
+    assert number in target.broker.mirrors.mirrors and number not in target.broker.arrivals.staged
+    refused = target.broker.arrivals.adopt(number, "a", 1)
+    assert isinstance(refused, Refusal) and refused.text == "it has become mirrored meanwhile"
+    rings.held.clear()
+    rings.run()
     rings.finish()
 
 
