@@ -513,7 +513,7 @@ class ClientEnd:
         self.produced = []
         for pending in pendings:
             pending.refuse(DOUBTED)
-        self.broker.outboxes.again()  # Before later publishes are sent.
+        self.broker.outboxes.on_link_lost()  # Before later publishes are sent.
         asks, self.asks = self.asks, {}
         subscriptions, self.subscriptions = self.subscriptions, {}
         for subscription in subscriptions.values():

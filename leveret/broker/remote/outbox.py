@@ -324,9 +324,13 @@ class Outbox:
     def release(self) -> None:
         """Lets those go on that have waited for what was kept here."""
         if self.waiting and not all(self.is_ahead_of(queue) for queue in self.waiting):
-            waiting, self.waiting = self.waiting, NO_DICT
-            for queue in waiting:
-                queue.on_outbox_changed()
+            self.have_look()
+
+    def have_look(self) -> None:
+        """Has those that wait look whether they still have to."""
+        waiting, self.waiting = self.waiting, NO_DICT
+        for queue in waiting:
+            queue.on_outbox_changed()
 
     def _count_retained(self, change: int) -> None:
         self.retained += change
@@ -512,6 +516,12 @@ class Outboxes:
         for outbox in list(self.busy):
             if outbox.doubtful:
                 outbox.again()
+
+    def on_link_lost(self) -> None:
+        """Send what is in doubt elsewhere. Nothing waits for it at queues that are out of reach now."""
+        self.again()
+        for outbox in [outbox for outbox in self.busy if outbox.waiting]:
+            outbox.have_look()
 
     def again_for(self, queue: AnyQueue) -> None:
         """A queue has another master: send what is in doubt of it."""

@@ -190,7 +190,7 @@ class RemoteQueue:
         return True
 
     def on_outbox_changed(self) -> None:
-        """Publishes that came before may be sent by now."""
+        """Publishes that came before may be sent by now, or cannot be sent at all."""
         if not self.is_moving and self not in self.broker.suspended:
             self.resume()
 

@@ -139,9 +139,9 @@ def test_that_is_noticed(scenario: Scenario, change: Change, monkeypatch: pytest
 # -- What was published first enters the next master's queue first -----------------------------------------------------
 
 
-def bodies(rings: Rings) -> list[bytes]:
+def bodies(rings: Rings, at: str = "") -> list[bytes]:
     """The messages of the queue, in their order."""
-    spans = [entry for entry in rings[rings.master].queue("q").ready if isinstance(entry, Span)]
+    spans = [entry for entry in rings[at or rings.master].queue("q").ready if isinstance(entry, Span)]
     return [span.batch.contents[at][-2:-1] for span in spans for at in range(span.lo, span.hi)]
 
 
@@ -196,6 +196,32 @@ def test_publishes_wait_for_what_a_former_master_sends_again_itself() -> None:
     pass_time(rings)
     assert bodies(rings) == [b"1", b"2"]
     assert acked(client) > 0 and not rings["a"].broker.outboxes.of(rings.number).open
+
+
+def test_publishes_that_wait_for_others_wait_for_the_next_master_if_this_one_is_lost() -> None:
+    rings = Rings()
+    client, broker = publisher(rings, "a"), rings["a"].broker
+    for other in "bc":
+        rings.hold("a", other)
+    client.publish("q", b"1", delivery_mode=2)
+    rings.held.clear()
+    rings.lose("a")
+    rings.pass_time(20)
+    new, third = rings.master, ({"b", "c"} - {rings.master}).pop()
+    rings.hold(new, "a")
+    rings.mend()
+    client.publish("q", b"2", delivery_mode=2)
+    remote = broker.vhosts["/"].queues["q"]
+    assert isinstance(remote, RemoteQueue) and len(remote.parked or []) == 1 and remote not in broker.suspended
+    rings.close(new, "a")
+    assert len(remote.parked or []) == 1 and remote in broker.suspended
+    rings.held.clear()
+    rings.lose(new)
+    rings.pass_time(20)
+    pass_time(rings)
+    found = next(name for name in ("a", third) if rings[name].broker.mirrors.queue_of(rings.number) is not None)
+    assert bodies(rings, found) == [b"1", b"2"]
+    assert acked(client) > 0 and not broker.outboxes.of(rings.number).open
 
 
 def sweep(member: Member, times: int) -> None:
