@@ -72,6 +72,12 @@ def test_of_a_move_that_failed_too() -> None:
     run(Plan(9, 2, 60, without, mirrored=True, featured=True, spooled=True, paired=True))
 
 
+def test_of_delays_too() -> None:
+    """A mirror returned, and got a block without the contents of messages that were due and had gone out meanwhile."""
+    without = from_ranges("1-13,15,17-18,20-36,38-59")
+    run(Plan(5000160, 2, 60, without, mirrored=True, featured=True, special=True, rebalanced=True, paired=True))
+
+
 def test_of_priorities_too() -> None:
     """A mirror returned, and was not told what had been delivered of the messages that it still had."""
     run(Plan(810000180, 3, 120, mirrored=True, featured=True, special=True, spooled=True, rebalanced=True, ailing=True,

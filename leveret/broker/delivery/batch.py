@@ -83,7 +83,7 @@ class Batch(Run):
         self.logged = False  # The persistent ones are in the log, synced.
         self.all_logged = False  # And there are no others: memory may forget the contents.
         self.paged = False  # Memory has forgotten them.
-        self.thinned = False  # Memory has forgotten some of them: see `priorities`.
+        self.thinned = False  # Memory has forgotten some of them, and `contents` is a list of its own: see `blank`.
         self.redelivered = False  # Some of `kinds` say so.
         self.stamped = 0  # How many of them `times` tells of.
         self.expires = False  # Some have a time to live of their own.
@@ -132,6 +132,12 @@ class Batch(Run):
         """Drop the contents, which the log has."""
         self.paged = True
         self.contents, self.keys = [], []
+
+    def blank(self, lo: int, hi: int) -> None:
+        """Drop some of the contents. Others may have the list, such as a block that is to be sent to a mirror."""
+        if not self.thinned:
+            self.thinned, self.contents = True, self.contents[:]
+        self.contents[lo:hi] = [b""] * (hi - lo)
 
     def stamp(self, now_ms: int) -> None:
         """Give messages that came since the last call this time."""

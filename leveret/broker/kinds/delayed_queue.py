@@ -457,7 +457,7 @@ class DelayedQueue(Queue):
         at = self._find(number)
         if at >= 0 and number <= self.warm[at].last:
             batch = self.warm[at]
-            batch.contents[number - batch.first] = b""
+            batch.blank(number - batch.first, number - batch.first + 1)
             self._let_go(batch, 1)
             if batch.left <= 0:
                 del self.warm[at]

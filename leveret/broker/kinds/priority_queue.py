@@ -208,9 +208,7 @@ class PriorityQueue(Queue):
             batch.forget_contents()
         else:
             size = min(sum(map(len, contents)) + MESSAGE_OVERHEAD * span.count, batch.size)
-            if not batch.thinned:  # Others may have the list, such as a block that is to be sent to a mirror.
-                batch.thinned, batch.contents = True, batch.contents[:]
-            batch.contents[lo:hi] = [b""] * span.count
+            batch.blank(lo, hi)
             batch.gone += span.count
             self._uncount(batch, size)
         self._let_go(batch, span.count)
