@@ -293,7 +293,7 @@ MIRRORED: Final = (
         "MirrorManager.submit",
         "block.enqueued = run.cut(0, len(run.contents))",
         "pass",
-        first=3055,
+        first=49,
     ),
     _mirrored(
         "a write counts as synced at once",
