@@ -1,11 +1,14 @@
 """Snapshots of the metadata: lines of JSON, one record each, so that neither side ever holds all of it twice.
 
 The first line names the format and its version, the last one has the number of lines, so that a truncated snapshot is
-noticed even without a checksum. Bindings, of which there may be millions, are in groups that share vhost and source.
+noticed even without a checksum. Bindings, of which there may be millions, are in groups that share vhost and source. A
+line whose bindings all lead to one destination, as nearly all do where there are very many, is read by cutting its
+text: JSON would make a list of three texts for each.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -45,6 +48,9 @@ if TYPE_CHECKING:
 FORMAT: Final = "leveret metadata"
 VERSION: Final = 1
 _GROUP: Final = 1000  # Bindings in a line: the line's own cost is negligible, and the line stays small.
+_OWN_LINE: Final = 50  # Bindings of a destination that are worth lines of their own.
+_TEXT: Final = r'"([^"\\]*)"'  # Without escapes.
+_ONE_DESTINATION: Final = re.compile(rf'\["bindings",{_TEXT},{_TEXT},\[\["(queue|exchange)",{_TEXT},"')
 
 
 # Writing
@@ -110,11 +116,13 @@ def _mqtt_rows(metadata: Metadata) -> Iterator[list[Json]]:
 
 def _binding_rows(metadata: Metadata) -> Iterator[list[Json]]:
     vhost, source, rows = "", "", list[Json]()
+    size = 0  # Of the last group.
     for group in metadata.bindings.groups():
-        if rows and (group.vhost, group.source) != (vhost, source):
+        is_own = max(size, len(group)) >= _OWN_LINE
+        if rows and (is_own or (group.vhost, group.source) != (vhost, source)):
             yield ["bindings", vhost, source, rows]
             rows = []
-        vhost, source = group.vhost, group.source
+        vhost, source, size = group.vhost, group.source, len(group)
         for row in _group_rows(group):
             rows.append(row)
             if len(rows) == _GROUP:
@@ -147,7 +155,7 @@ def read_snapshot(data: bytes, metadata: Metadata) -> None:
             raise BadEncoding("not a snapshot")
     count = 1
     for line in lines:
-        values = load_line(line)
+        values = _cut(line) or load_line(line)
         if values and values[0] == "end":
             if values[1:] != [count] or next(lines, None) is not None:
                 raise BadEncoding(f"the snapshot's end counts {values[1:]} lines, found {count}")
@@ -167,6 +175,25 @@ def _lines(data: bytes) -> Iterator[bytes]:
         start = end + 1
     if start < len(data):
         yield data[start:]
+
+
+def _cut(line: bytes) -> list[Any] | None:
+    """Return a line of bindings without arguments to one destination, as the record `keys`, which no snapshot has; None
+    if it is any other line."""
+    if not line.startswith(b'["bindings"') or b"\\" in line or not line.isascii():
+        return None
+    text = line.decode("ascii")
+    head = _ONE_DESTINATION.match(text)
+    if head is None or not text.endswith('"]]]'):
+        return None
+    vhost, source, kind, destination = head.groups()
+    start = f'["{kind}","{destination}","'
+    if not text.startswith(start, text.rfind('["')):  # Most lines of several destinations need not be cut to know it.
+        return None
+    keys = text[head.end() : -4].split('"],' + start)
+    if text.count('"') != 6 + 6 * len(keys):  # Of three texts, and three of each binding: none is within a key.
+        return None
+    return ["keys", vhost, source, kind, destination, keys]
 
 
 def _read_row(metadata: Metadata, values: list[Any]) -> None:
@@ -217,21 +244,30 @@ def _read_queue(metadata: Metadata, *values: Any) -> None:
 def _read_bindings(metadata: Metadata, vhost: str, source: str, bindings: list[Any]) -> None:
     exchange = metadata.exchanges[vhost, source]
     for (kind, destination), found in groupby(bindings, itemgetter(0, 1)):
-        end: DestinationKind
-        if kind == "queue":
-            end, name = "queue", metadata.queues[vhost, destination].name
-        else:
-            end, name = "exchange", metadata.exchanges[vhost, destination].name
         rows = list(found)
         keys = [row[2] for row in rows if len(row) == 3]
         if keys:
             if set(map(type, keys)) != {str}:
                 raise BadEncoding(f"expected texts, found {keys!r:.80}")
-            metadata.bindings.add_keys(exchange.vhost, exchange.name, end, name, keys)
+            _read_keys(metadata, vhost, source, kind, destination, keys)
         for _, _, key, arguments in [row for row in rows if len(row) != 3]:
             _check_texts(key)
             table = load_table(arguments)
-            metadata.bindings.add(Binding(exchange.vhost, exchange.name, end, name, key, table or NO_ARGUMENTS))
+            end = _destination(metadata, vhost, kind, destination)
+            metadata.bindings.add(Binding(exchange.vhost, exchange.name, *end, key, table or NO_ARGUMENTS))
+
+
+def _read_keys(metadata: Metadata, vhost: str, source: str, kind: str, destination: str, keys: list[str]) -> None:
+    exchange = metadata.exchanges[vhost, source]
+    end = _destination(metadata, vhost, kind, destination)
+    metadata.bindings.add_keys(exchange.vhost, exchange.name, *end, keys)
+
+
+def _destination(metadata: Metadata, vhost: str, kind: str, name: str) -> tuple[DestinationKind, str]:
+    """Return kind and name with the texts of the record, which a million bindings share."""
+    if kind == "queue":
+        return "queue", metadata.queues[vhost, name].name
+    return "exchange", metadata.exchanges[vhost, name].name
 
 
 def _read_policy(metadata: Metadata, *values: Any) -> None:
@@ -309,6 +345,7 @@ _READERS: Final[dict[Any, Callable[..., None]]] = {
     "exchange": _read_exchange,
     "queue": _read_queue,
     "bindings": _read_bindings,
+    "keys": _read_keys,
     "policy": _read_policy,
     "parameter": _read_parameter,
     "parameter user": _read_parameter_user,

@@ -66,12 +66,40 @@ def test_many_bindings_take_several_lines() -> None:
     for number in range(2500):
         store.apply(c.Bind("/", "x", "queue", "q", str(number)))
     lines = [line for line in write_snapshot(store) if line.startswith(b'["bindings","/","x"')]
-    assert len(lines) == 3
+    assert len(lines) == 4  # Three of the queue, and one of the other destination.
     copy.restore(store.snapshot())
     assert same(store, copy)
     # Names are shared with the exchange's and the queue's record, or a million bindings would hold a million copies.
     assert {id(binding.source) for binding in copy.bindings} == {id(copy.exchanges["/", "x"].name)}
     assert {id(b.destination) for b in copy.bindings if b.destination == "q"} == {id(copy.queues["/", "q"].name)}
+
+
+TEXTS = st.text('"[],q\\é', min_size=1, max_size=5) | st.sampled_from(["],[", '"],["queue","q","', "q"])
+
+
+@given(st.lists(st.tuples(TEXTS, st.lists(TEXTS, max_size=5)), max_size=4), st.booleans())
+def test_bindings_come_back_with_any_texts(groups: list[tuple[str, list[str]]], with_argument: bool) -> None:
+    store, copy = filled(), Metadata()
+    for queue, keys in groups:
+        store.apply(c.DeclareQueue("/", queue))
+        for key in keys:
+            store.apply(c.Bind("/", "amq.direct", "queue", queue, key))
+    if with_argument:
+        store.apply(c.Bind("/", "amq.direct", "queue", "q", "k", {"a": Field("I", 1)}))
+    copy.restore(store.snapshot())
+    assert list(copy.bindings) == list(store.bindings)
+
+
+def test_a_destination_with_many_bindings_has_lines_of_its_own() -> None:
+    store, copy = filled(), Metadata()
+    for name, count in (("few", 2), ("few too", 3), ("many", 60), ("last", 1)):
+        store.apply(c.DeclareQueue("/", name))
+        for number in range(count):
+            store.apply(c.Bind("/", "amq.direct", "queue", name, str(number)))
+    lines = [line for line in write_snapshot(store) if line.startswith(b'["bindings","/","amq.direct"')]
+    assert [line.count(b'["queue"') for line in lines] == [5, 60, 1]
+    copy.restore(store.snapshot())
+    assert same(store, copy)
 
 
 def test_bad_snapshots_are_refused_and_change_nothing() -> None:
