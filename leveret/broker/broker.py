@@ -48,7 +48,7 @@ from leveret.broker.remote.remote_queue import RemoteQueue
 from leveret.broker.remote.spool_registry import BATCHES_AT_ONCE, SpoolRegistry
 from leveret.broker.retained.retained_messages import RetainedMessages
 from leveret.broker.routing.alternate_exchange import AlternateExchanges
-from leveret.broker.routing.upkeep import Upkeep
+from leveret.broker.routing.upkeep import STEPS, STEPS_STARTING, Upkeep
 from leveret.broker.vhost import Vhost
 from leveret.links.frame_types import CONNECTION_COUNTS, LINKED, REPLY, REPLY_ANSWER, REPLY_ASK, RING, STOPPING
 from leveret.links.proposals import BadFrame
@@ -207,7 +207,7 @@ class Broker:
         if self.alternates.left:
             self.alternates.go_on()
         if self.upkeep.jobs:
-            self.upkeep.go_on()
+            self.upkeep.go_on(STEPS if self.opened_ms else STEPS_STARTING)
         if self.fanout.left < COPIES_MAX:
             self.fanout.begin_turn(self.alarm is None and self.node.is_crowded())
         dirty, unlogged = self.dirty, self.unlogged

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 STEPS: Final = 1_000  # In a turn: some milliseconds.
+STEPS_STARTING: Final = 50  # The same before clients can come: a start takes many turns, which must not wait for it.
 
 Job: TypeAlias = Callable[[int], int]
 
@@ -27,9 +28,8 @@ class Upkeep:
     def add(self, job: Job) -> None:
         self.jobs.append(job)
 
-    def go_on(self) -> None:
-        """Do as much as fits into a turn; there is more to do while there are `jobs`."""
-        left = STEPS
+    def go_on(self, left: int = STEPS) -> None:
+        """Do as many steps as fit into a turn; there is more to do while there are `jobs`."""
         while self.jobs and left > 0:
             done = self.jobs[0](left)
             if done < left:
