@@ -646,11 +646,19 @@ def _unpack_body(reader: Reader) -> Batch:
     reset = (reader.u64(), reader.u64()) if resets else None
     first, count = reader.u64(), reader.u32()
     entries = []
+    data, at = reader.data, reader.at  # Not by the reader's methods: a start reads very many entries.
     for index in range(first, first + count):
-        entry_term, kind = reader.u64(), reader.u8()
+        start = at + _ENTRY.size
+        if start > len(data):
+            raise BadMessage(f"ends at byte {len(data)}, before the head of entry {index}")
+        entry_term, kind, size = _ENTRY.unpack_from(data, at)
         if kind not in _KINDS:
             raise BadMessage(f"entry {index} is of kind {kind}, which this version does not know")
-        entries.append(Entry(index, entry_term, _KINDS[kind], reader.blob(reader.u32(), len(reader.data))))
+        at = start + size
+        if at > len(data):
+            raise BadMessage(f"ends at byte {len(data)}, in the middle of entry {index}")
+        entries.append(Entry(index, entry_term, _KINDS[kind], data[start:at]))
+    reader.at = at
     reader.end()
     return Batch(HardState(term, vote or None), commit, reset, entries)
 
