@@ -158,11 +158,12 @@ class FailureDetector:
             state.named = None
         return []
 
-    def heard(self, peer: str, side: int) -> None:
-        """Note that bytes arrived on a link."""
+    def heard(self, peer: str, side: int, at_ms: int) -> None:
+        """Note when bytes last arrived on a link. If that was before the last tick, it is known already."""
         state = self._peers.get(peer)
-        if state is not None:
-            state.heard_ms[side] = self._waking_ms
+        since_ms = 0 if self._ticked_ms is None else at_ms - self._ticked_ms
+        if state is not None and since_ms >= 0:
+            state.heard_ms[side] = self._waking_ms + min(since_ms, self.options.step_ms_max)
 
     def forget(self, peer: str, reason: str, now_ms: int) -> list[Event]:
         """Drop a peer that is no longer a member."""
@@ -197,8 +198,11 @@ class FailureDetector:
 
     def _silent_ms(self, state: _Peer) -> int:
         """Return for how long nothing was heard on one of the links."""
-        sides = [side for side in (OUT, IN) if state.links[side] is not None]
-        return max((self._waking_ms - state.heard_ms[side] for side in sides), default=0)
+        out_ms, in_ms = state.heard_ms
+        outgoing, incoming = state.links
+        if outgoing is None:
+            return 0 if incoming is None else self._waking_ms - in_ms
+        return self._waking_ms - (out_ms if incoming is None else min(out_ms, in_ms))
 
     # -- Sessions ------------------------------------------------------------------------------------------------
 

@@ -40,6 +40,11 @@ caller's milliseconds. Nonces come from the caller and must be unpredictable.
 Batching: `send` only collects frames. `take` returns all since the last call as few buffers: small parts joined, large
 ones as they are, so that a large payload is never copied here. In the other direction, all frames that one `receive`
 completed are one event, and a payload that arrived in pieces is joined by a single copy.
+
+Heartbeats: an end that has sent nothing for `heartbeat_ms` sends one. To wake up for a few bytes costs an idle node
+more than the bytes, so quiet ends beat together: one that receives something and has sent nothing for two thirds of
+that time beats now, and need not do it later, when the other end sleeps again (`beat_along`). There is no endless
+exchange: the end that began has just sent something.
 """
 
 from __future__ import annotations
@@ -185,7 +190,7 @@ class Link:
         "id",  # The same at both ends and unique; b"" until both HELLOs are known.
         "out",  # Buffers to be sent, in order.
         "out_bytes",
-        "heard_ms",  # When bytes last arrived, by the time of the last tick.
+        "heard_ms",  # When bytes last arrived.
         "send_bytes_max",  # The largest payload that the other end accepts.
         "_cookie",
         "_nonce",
@@ -194,9 +199,8 @@ class Link:
         "_state",
         "_frame_max",
         "_deadline_ms",
+        "_ticked_ms",
         "_sent_ms",
-        "_heard",
-        "_sent",
         "_has_large",
         "_rest",
         "_pieces",
@@ -236,9 +240,8 @@ class Link:
         self._state = _GREETING
         self._frame_max = GREETING_BYTES_MAX
         self._deadline_ms = now_ms + options.greeting_ms
+        self._ticked_ms = now_ms
         self._sent_ms = now_ms
-        self._heard = False
-        self._sent = False
         self._has_large = False
         self._rest = b""  # Of a frame's head that has not arrived completely.
         self._pieces: list[bytes | memoryview] = []  # Of a payload that has not arrived completely.
@@ -292,14 +295,14 @@ class Link:
             self._control(REFUSAL, text.encode("utf-8", "replace")[:REFUSAL_BYTES_MAX])
             self.close()
 
-    def take(self) -> list[Buffer]:
-        """Return all collected frames as few buffers."""
+    def take(self, now_ms: int = 0) -> list[Buffer]:
+        """Return all collected frames as few buffers. Without a time, it is that of the last tick."""
         out = self.out
         if not out:
             return []
         self.out = []
         self.out_bytes = 0
-        self._sent = True
+        self._sent_ms = max(now_ms, self._ticked_ms)
         if not self._has_large:
             return [b"".join(out)]
         self._has_large = False
@@ -320,25 +323,28 @@ class Link:
     # -- Time ----------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> list[Event]:
-        """Advance the time. Call it several times in each `heartbeat_ms`, then `take`: there may be a heartbeat."""
-        if self._heard:
-            self._heard = False
-            self.heard_ms = now_ms
+        """Advance the time. Call it at least once in each `heartbeat_ms`, then `take`: there may be a heartbeat."""
+        self._ticked_ms = now_ms
         if self._state == _READY:
-            if self._sent or self.out:
-                self._sent = False
-                self._sent_ms = now_ms
-            elif now_ms - self._sent_ms >= self.options.heartbeat_ms:
-                self._sent_ms = now_ms
-                self.out.append(_BEAT)
-                self.out_bytes += _HEAD_BYTES
+            if not self.out and now_ms - self._sent_ms >= self.options.heartbeat_ms:
+                self._beat()
         elif self._state != _CLOSED and now_ms >= self._deadline_ms:
             return [self._fail(TIMEOUT, f"no complete greeting within {self.options.greeting_ms} ms")]
         return []
 
+    def beat_along(self, now_ms: int) -> None:
+        """Collect a heartbeat that is not due yet, if it soon is: the other end is awake anyway."""
+        quiet_ms = now_ms - self._sent_ms
+        if quiet_ms >= self.options.heartbeat_ms * 2 // 3 and self._state == _READY and not self.out:
+            self._beat()
+
+    def _beat(self) -> None:
+        self.out.append(_BEAT)
+        self.out_bytes += _HEAD_BYTES
+
     def silent_ms(self, now_ms: int) -> int:
         """Return for how long nothing has arrived."""
-        return 0 if self._heard else now_ms - self.heard_ms
+        return now_ms - self.heard_ms
 
     def close(self) -> None:
         """Ignore all later input."""
@@ -349,11 +355,12 @@ class Link:
 
     # -- Receiving -----------------------------------------------------------------------------------------------
 
-    def receive(self, data: bytes) -> list[Event]:
-        """Handle the next bytes, and return the events that they complete."""
+    def receive(self, data: bytes, now_ms: int = 0) -> list[Event]:
+        """Handle the next bytes, and return the events that they complete; then `take`: there may be a heartbeat.
+        Without a time, it is that of the last tick."""
         if self._state == _CLOSED or not data:
             return []
-        self._heard = True
+        self.heard_ms = now_ms = max(now_ms, self._ticked_ms)
         events: list[Event] = []
         frames: list[tuple[int, bytes]] = []
         at = 0
@@ -376,6 +383,8 @@ class Link:
             data = self._rest + data
             self._rest = b""
         self._parse(data, at, frames, events)
+        if self.purpose == TRAFFIC:
+            self.beat_along(now_ms)
         return events
 
     def _parse(self, data: bytes, at: int, frames: list[tuple[int, bytes]], events: list[Event]) -> None:

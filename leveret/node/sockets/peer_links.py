@@ -48,6 +48,7 @@ logger = logging.getLogger("leveret.peers")
 FLUSH_BYTES: Final = 1 << 20
 # How long a pass of the event loop handles frames of one peer. After a start, thousands of mirrored queues have some.
 FRAMES_S_MAX: Final = 0.01
+LATE_MS: Final = 50  # A tick that was to come along may be so late.
 CLOSE_S: Final = 1.0
 COMPLAINT_MS: Final = 10_000
 COMPLAINTS_MAX: Final = 256
@@ -183,6 +184,7 @@ class PeerLinks:
         self._random_bytes = random_bytes
         self._precise_s = precise_s
         self._link_options = options.of_link()
+        self._beat_ms, self._tick_ms = options.beat_ms(), options.tick_ms()
         # Callers do not know this node's options, and send heartbeats at the default interval.
         self._caller_silence_ms = max(options.silence_ms, PeersOptions().silence_ms)
         times = (options.silence_ms, options.doubt_ms(), 2 * options.tick_ms(), options.stable_ms, options.calm_ms)
@@ -316,6 +318,13 @@ class PeerLinks:
                 member.forget_failures()
                 self._dial_now(member)
 
+    def tick_along(self, next_ms: int) -> None:
+        """Does now what a tick of its own would do soon: the node has woken up for something else, and is going to do
+        so again in `next_ms`. Call it before `flush`, to have heartbeats leave with what has gathered."""
+        if self._ticker is not None and not self._closing and next_ms <= self._beat_ms:
+            self._ticker.cancel()
+            self._tick(next_ms)
+
     def flush(self) -> None:
         """Writes the gathered frames, once for each peer."""
         self._flush_scheduled = False
@@ -359,14 +368,21 @@ class PeerLinks:
 
     # -- Time ----------------------------------------------------------------------------------------------------
 
-    def _now_ms(self) -> int:
+    def now_ms(self) -> int:
         return int(self._loop.time() * 1000)
 
-    def _tick(self) -> None:
-        self._ticker = self._loop.call_later(self.options.tick_ms() / 1000, self._tick)
-        now_ms = self._now_ms()
-        for wire in list(self._wires):
+    def _tick(self, along_ms: int = 0) -> None:
+        """Ticks. `along_ms`: the time until the next `tick_along`."""
+        now_ms, next_ms = self.now_ms(), self._tick_ms
+        wires = list(self._wires)
+        if along_ms and all(wire.link.silent_ms(now_ms) < 2 * self._beat_ms for wire in wires):
+            # Nobody is silent, so nobody can have been silent for long before the next one. Should there be none,
+            # because the node does something again, this one's own tick comes soon after.
+            next_ms = along_ms + LATE_MS
+        self._ticker = self._loop.call_later(next_ms / 1000, self._tick)
+        for wire in wires:
             self._tick_wire(wire, now_ms)
+        self._beat(wires, now_ms)
         self._act(self._detector.tick(now_ms))
         doubtful = self._detector.doubtful()
         if doubtful and self.needs_any_of(doubtful):
@@ -377,12 +393,20 @@ class PeerLinks:
         for event in wire.link.tick(now_ms):
             self.on_event(wire, event)
         if self._member_of(wire) is not None:
-            if wire.link.heard_ms == now_ms:
-                self._detector.heard(wire.peer or "", wire.side)
+            self._detector.heard(wire.peer or "", wire.side, wire.link.heard_ms)
         elif (wire.closed or wire in self._calls) and wire.link.silent_ms(now_ms) >= self._caller_silence_ms:
             wire.abort()
-        if wire.link.out and not wire.dirty:
-            wire.flush()
+
+    def _beat(self, wires: list[PeerSocket], now_ms: int) -> None:
+        """Writes heartbeats. Both links of a peer beat at the same time, so that it wakes up once for both."""
+        for member in self._members.values():
+            out, in_ = member.wires
+            if out is not None and in_ is not None and bool(out.link.out) != bool(in_.link.out):
+                (in_ if out.link.out else out).link.beat_along(now_ms)
+        self.flush()  # What gets an answer goes first: the answer is as good as a heartbeat.
+        for wire in wires:
+            if wire.link.out:
+                wire.flush()
 
     # -- Wires ---------------------------------------------------------------------------------------------------
 
@@ -391,7 +415,7 @@ class PeerLinks:
 
     def _make_link(self, role: int) -> Link:
         nonce = self._random_bytes(link.NONCE_BYTES)
-        return Link(role, self.me, self._cookie, nonce, self._now_ms(), self._link_options)
+        return Link(role, self.me, self._cookie, nonce, self.now_ms(), self._link_options)
 
     def _member_of(self, wire: PeerSocket) -> _Member | None:
         """Returns the member of which this is a greeted link."""
@@ -421,7 +445,7 @@ class PeerLinks:
             self._on_ready(wire, event)
         elif type(event) is Paired:
             if wire.peer is not None and wire.side == IN:
-                self._act(self._detector.on_paired(wire.peer, event.link, self._now_ms()))
+                self._act(self._detector.on_paired(wire.peer, event.link, self.now_ms()))
         elif type(event) is Failed:
             if wire.side == IN and not wire.failure:
                 self._complain(wire, event.text)
@@ -471,7 +495,7 @@ class PeerLinks:
             self._loop.call_soon(self._break, wire, f"it does not keep up: {unsent} bytes wait to be sent")
 
     def _complain(self, wire: PeerSocket, text: str) -> None:
-        suppressed = self._complaints.due(str(wire.address[0]), self._now_ms())
+        suppressed = self._complaints.due(str(wire.address[0]), self.now_ms())
         if suppressed is not None:
             more = f" ({suppressed} more like this from there)" if suppressed else ""
             logger.warning("connection from %s:%s refused: %s%s", *wire.address, text, more)
@@ -505,7 +529,7 @@ class PeerLinks:
         member.end_try(wire)
         wire.peer = name
         member.wires[wire.side] = wire
-        self._act(self._detector.on_linked(name, wire.side, wire.link.id, self._now_ms()))
+        self._act(self._detector.on_linked(name, wire.side, wire.link.id, self.now_ms()))
         if wire.side == IN and self._members.get(name) is member:
             self._dial_now(member)
 
@@ -638,7 +662,7 @@ class PeerLinks:
             if side == OUT:
                 member.on_refused(wire.refusal)
         was_up = self._detector.is_up(member.name)
-        self._act(self._detector.on_lost(member.name, side, reason, self._now_ms()))
+        self._act(self._detector.on_lost(member.name, side, reason, self.now_ms()))
         if side == OUT and was_up:
             self._retry(member)
         elif side == OUT:
@@ -654,7 +678,7 @@ class PeerLinks:
 
     def _forget(self, member: _Member, reason: str) -> None:
         member.stop_dialing()
-        self._act(self._detector.forget(member.name, reason, self._now_ms()))
+        self._act(self._detector.forget(member.name, reason, self.now_ms()))
         member.stop_dialing()  # Ending its session has begun to dial again.
         self._members.pop(member.name, None)
 

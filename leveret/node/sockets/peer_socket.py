@@ -47,12 +47,16 @@ class PeersOptions(NamedTuple):
     compresses: bool = False
 
     def of_link(self) -> LinkOptions:
-        return LinkOptions(self.frame_bytes_max, self.greeting_ms, max(self.silence_ms // BEATS_IN_SILENCE, 1))
+        return LinkOptions(self.frame_bytes_max, self.greeting_ms, self.beat_ms())
 
     def doubt_ms(self) -> int:
         """The time of silence after which a node that hears too few others gives them up: long before they give it up,
         which may be a heartbeat and a tick earlier than `silence_ms` after it heard them for the last time."""
         return self.silence_ms * 5 // 8
+
+    def beat_ms(self) -> int:
+        """The interval of heartbeats."""
+        return max(self.silence_ms // BEATS_IN_SILENCE, 1)
 
     def tick_ms(self) -> int:
         """The interval of ticks, which measure silence, and end the damping of a peer that came back."""
@@ -91,6 +95,7 @@ def peer_tls(options: TlsOptions) -> PeerTls:
 
 
 class Owner(Protocol):
+    def now_ms(self) -> int: ...
     def on_connected(self, wire: PeerSocket) -> None: ...
     def on_event(self, wire: PeerSocket, event: link.Event) -> None: ...
     def on_ended(self, wire: PeerSocket) -> None: ...
@@ -149,7 +154,7 @@ class PeerSocket(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.closed:
             return
-        for event in self.link.receive(data):
+        for event in self.link.receive(data, self.owner.now_ms()):
             if self.closed:
                 return
             self.owner.on_event(self, event)
@@ -195,12 +200,12 @@ class PeerSocket(asyncio.Protocol):
 
     def flush(self) -> None:
         self.dirty = False
-        if self.transport is None or self.closed:
+        if self.transport is None or self.closed or not self.link.out:
             return
-        buffers = self.link.take()
+        buffers = self.link.take(self.owner.now_ms())
         if len(buffers) == 1:
             self.transport.write(buffers[0])
-        elif buffers:
+        else:
             write_all(self.transport, buffers)
 
     def unsent_bytes(self) -> int:
@@ -271,6 +276,9 @@ class _Caller:
         self.payload = payload
         self.answer: asyncio.Future[bytes] = loop.create_future()
 
+    def now_ms(self) -> int:
+        return int(self.loop.time() * 1000)
+
     def on_connected(self, wire: PeerSocket) -> None:
         pass
 
@@ -300,7 +308,7 @@ class _Caller:
 
     async def keep_alive(self, wire: PeerSocket, period_s: float) -> None:
         while True:
-            for event in wire.link.tick(int(self.loop.time() * 1000)):
+            for event in wire.link.tick(self.now_ms()):
                 self.on_event(wire, event)
             wire.flush()
             await asyncio.sleep(period_s)

@@ -37,9 +37,9 @@ def test_a_peer_that_is_silent_for_a_while_is_doubtful_and_can_be_given_up() -> 
     for now_ms in range(0, 2_500, 250):
         assert detector.tick(now_ms) == [] and detector.doubtful() == []
     assert detector.tick(2_500) == [] and detector.doubtful() == ["b"]
-    detector.heard("b", OUT)
+    detector.heard("b", OUT, 2_500)
     assert detector.doubtful() == ["b"]  # The other link is silent still.
-    detector.heard("b", IN)
+    detector.heard("b", IN, 2_500)
     assert detector.doubtful() == []
     for now_ms in range(2_750, 5_250, 250):
         detector.tick(now_ms)
@@ -97,9 +97,9 @@ def test_silence_of_either_link(silent: int) -> None:
     detector.tick(0)
     events: list[Event] = []
     for now_ms in range(250, 4_000, 250):
-        detector.heard("b", 1 - silent)
+        detector.heard("b", 1 - silent, now_ms)
         assert detector.tick(now_ms) == []
-    detector.heard("b", 1 - silent)
+    detector.heard("b", 1 - silent, 4_000)
     events = detector.tick(4_000)
     reason = "nothing was heard for 4000 ms"
     assert events == [Cut("b", reason), Down("b", reason)]
@@ -109,10 +109,35 @@ def test_who_is_heard_stays_up() -> None:
     detector = up_with_b()
     for now_ms in range(0, 60_000, 250):
         if now_ms % 3_000 == 0:
-            detector.heard("b", OUT)
-            detector.heard("b", IN)
+            detector.heard("b", OUT, now_ms)
+            detector.heard("b", IN, now_ms)
         assert detector.tick(now_ms) == []
-    detector.heard("unknown", OUT)
+    detector.heard("unknown", OUT, 60_000)
+
+
+def test_silence_begins_when_something_was_heard_and_not_at_a_tick() -> None:
+    detector = up_with_b()
+    detector.tick(1_000)
+    for side in (OUT, IN):
+        detector.heard("b", side, 1_400)
+    detector.tick(1_500)
+    for side in (OUT, IN):
+        detector.heard("b", side, 1_400)  # It is told again, and is no news.
+    for now_ms in range(2_000, 5_500, 500):
+        assert detector.tick(now_ms) == []
+    assert detector.tick(5_399) == []
+    reason = "nothing was heard for 4000 ms"
+    assert detector.tick(5_400) == [Cut("b", reason), Down("b", reason)]
+
+
+def test_what_was_heard_after_a_sleep_is_no_older_than_the_waking() -> None:
+    detector = up_with_b()
+    detector.tick(0)
+    for side in (OUT, IN):
+        detector.heard("b", side, 60_000)
+    detector.tick(60_000)
+    events = [(now_ms, each) for now_ms in range(60_500, 65_000, 500) for each in detector.tick(now_ms)]
+    assert {now_ms for now_ms, _ in events} == {64_000}
 
 
 def test_silence_while_this_node_slept_does_not_count() -> None:
@@ -148,8 +173,8 @@ def test_flapping_is_damped_twice_as_long_each_time_and_forgiven() -> None:
         assert relink(detector, now_ms) == []
         for _ in range(0, wait_ms - 250, 250):
             now_ms += 250
-            detector.heard("b", OUT)
-            detector.heard("b", IN)
+            detector.heard("b", OUT, now_ms)
+            detector.heard("b", IN, now_ms)
             assert detector.tick(now_ms) == []
         now_ms += 250
         assert detector.tick(now_ms) == [Pair("b", b"in"), Up("b")]
@@ -231,7 +256,7 @@ class World:
             for node in (0, 1):
                 self.dial(node)
                 for side in (OUT, IN):
-                    self.detectors[node].heard("peer", side)
+                    self.detectors[node].heard("peer", side, self.now_ms)
                 self.act(node, self.detectors[node].tick(self.now_ms))
             self.deliver()
 

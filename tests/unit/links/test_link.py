@@ -501,30 +501,63 @@ def test_part_of_wide_items_is_counted_in_bytes() -> None:
 
 def test_heartbeats_only_when_idle() -> None:
     left, right = ready_pair()
-    left.tick(0)  # The greeting was sent.
+    left.tick(0)
     assert left.tick(999) == [] and left.out == []
     left.tick(1_000)
     assert kinds(taken(left)) == [link.HEARTBEAT]
     left.tick(1_500)
     left.send(KIND, b"x")
-    data = taken(left)
+    data = b"".join(left.take(1_600))
     left.tick(2_000)
-    left.tick(2_999)
+    left.tick(2_599)
     assert left.out == []
-    left.tick(3_000)
+    left.tick(2_600)
     data += taken(left)
     assert kinds(data) == [KIND, link.HEARTBEAT]
     assert frames_of(right.receive(data)) == [(KIND, b"x")]
 
 
+def test_a_quiet_end_beats_when_it_receives_something() -> None:
+    left, right = ready_pair()
+    left.tick(1_000)
+    right.tick(900)
+    right.receive(taken(left), 1_001)
+    answer = b"".join(right.take(1_001))
+    assert kinds(answer) == [link.HEARTBEAT]
+    left.receive(answer, 1_002)
+    assert left.out == [], "it has just beaten itself"
+    left.send(KIND, b"x")
+    assert frames_of(right.receive(b"".join(left.take(1_600)), 1_601)) == [(KIND, b"x")]
+    assert right.out == [], "it has beaten a short time ago"
+    right.tick(1_900)
+    assert right.out == [], "none is due before a second has passed"
+    left.send(KIND, b"y")
+    right.receive(taken(left), 1_950)
+    right.send(KIND, b"z")
+    assert kinds(b"".join(right.take(1_950))) == [link.HEARTBEAT, KIND]
+
+
+def test_no_heartbeat_along_with_others() -> None:
+    left, right = ready_pair()
+    right.send(KIND, b"x")
+    right.beat_along(900)
+    assert kinds(taken(right)) == [KIND], "something is sent anyway"
+    right.beat_along(600)
+    assert right.out == []
+    right.beat_along(700)
+    assert kinds(b"".join(right.take(700))) == [link.HEARTBEAT]
+    right.close()
+    right.beat_along(5_000)
+    assert right.out == []
+    left.close()
+    left.tick(9_000)
+    assert left.out == []
+
+
 def test_silence() -> None:
     left, right = ready_pair()
-    right.tick(100)
-    assert right.heard_ms == 100 and right.silent_ms(100) == 0
     right.tick(600)
-    assert right.silent_ms(700) == 600
+    assert right.heard_ms == 0 and right.silent_ms(700) == 700
     left.send(KIND, b"x")
-    right.receive(taken(left))
-    assert right.silent_ms(800) == 0
-    right.tick(800)
-    assert right.heard_ms == 800
+    right.receive(taken(left), 750)
+    assert right.heard_ms == 750 and right.silent_ms(800) == 50

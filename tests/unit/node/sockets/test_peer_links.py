@@ -336,6 +336,40 @@ async def test_silent_peer_is_down(cluster: Cluster) -> None:
     assert reason.startswith("nothing was heard for ")
 
 
+async def test_ticks_that_come_along_take_the_place_of_its_own(cluster: Cluster) -> None:
+    loop = asyncio.get_running_loop()
+    a, _ = await cluster.pair(options=QUICK._replace(silence_ms=4_000))
+    own = a.peers._ticker
+    a.peers.tick_along(501)
+    assert a.peers._ticker is own, "heartbeats are due more often than that"
+    a.peers.tick_along(400)
+    assert a.peers._ticker is not None and own is not None and own.cancelled()
+    assert a.peers._ticker.when() - loop.time() == pytest.approx(0.45, abs=0.02), "nothing is due before the next one"
+    wire = next(iter(a.peers._wires))
+    wire.link.heard_ms -= 1_000
+    a.peers.tick_along(400)
+    assert a.peers._ticker.when() - loop.time() == pytest.approx(0.25, abs=0.05), "somebody is quiet"
+
+
+async def test_both_links_of_a_peer_beat_together(cluster: Cluster) -> None:
+    a, _ = await cluster.pair(options=QUICK._replace(silence_ms=4_000))
+    out, in_ = a.peers._members["b"].wires
+    assert out is not None and in_ is not None
+    for one, other in ((out, in_), (in_, out)):
+        now_ms = a.peers.now_ms()
+        one.link._sent_ms, other.link._sent_ms = now_ms - 500, now_ms - 350
+        a.peers.tick_along(400)
+        assert one.link._sent_ms >= now_ms and other.link._sent_ms >= now_ms
+    now_ms = a.peers.now_ms()
+    out.link._sent_ms, in_.link._sent_ms = now_ms - 300, now_ms - 500
+    a.peers.tick_along(400)
+    assert out.link._sent_ms == now_ms - 300, "too early"
+    a.peers.send("b", KIND, b"x")
+    in_.link._sent_ms = now_ms - 350
+    a.peers.tick_along(400)
+    assert out.link._sent_ms >= now_ms and in_.link._sent_ms >= now_ms and not out.link.out
+
+
 async def test_idle_links_stay(cluster: Cluster) -> None:
     """Twice the time of silence without a frame of the users' own."""
     a, b = await cluster.pair(options=QUICK._replace(silence_ms=200))
