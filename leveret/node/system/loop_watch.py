@@ -7,10 +7,10 @@ That is one callback in 20 ms, as many as the consensus has anyway. While the no
 nothing goes on (see `ticker`), so are the beats, and each comes with a tick, so that the loop wakes up once for both:
 then a turn that begins without waking the ticks shows as up to `CALM_BEAT_S` shorter than it was.
 
-What a long turn did can be seen only while it lasts, from outside: a thread looks at the beats four times a second,
-twice while they are long. If there was none for `SUSPICIOUS_S`, the thread notes where the loop's thread is. A turn
-longer than a second (`LONG_S`) is logged with that note and with the processor time that it took. A long turn that took
-little processor time is no fault of the node: the machine was busy, suspended, or short of memory.
+What a long turn did can be seen only while it lasts, from outside: a thread sleeps until the next beat would be late by
+`SUSPICIOUS_S`, and if there was none by then, it notes where the loop's thread is. A turn longer than a second
+(`LONG_S`) is logged with that note and with the processor time that it took. A long turn that took little processor
+time is no fault of the node: the machine was busy, suspended, or short of memory.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ CALM_BEAT_S: Final = 0.2  # As long as a long tick.
 SLOW_S: Final = 0.1
 LONG_S: Final = 1.0
 SUSPICIOUS_S: Final = 0.5
-LOOK_S: Final = 0.25
-CALM_LOOK_S: Final = 0.5
+LOOK_S: Final = 0.25  # At least so long between two looks.
 FRAMES_MAX: Final = 12
 BOUNDS_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -135,12 +134,16 @@ class LoopWatch:
     # -- In the thread -------------------------------------------------------------------------------------------
 
     def _look_on(self) -> None:
-        while not self._stopped.wait(CALM_LOOK_S if self._is_long else LOOK_S):
+        while not self._stopped.wait(self.rest_s()):
             self.look()
+
+    def rest_s(self) -> float:
+        """Returns for how long there is nothing to see: until the beat that is awaited now is late."""
+        return max(LOOK_S, self._due + SUSPICIOUS_S - self._clock())
 
     def look(self) -> None:
         """Notes where the loop is if it is late. The first note of a turn is kept: it most likely shows the cause."""
-        if self._clock() - self._due > SUSPICIOUS_S and not self._seen:
+        if self._clock() - self._due >= SUSPICIOUS_S and not self._seen:
             frame = sys._current_frames().get(self._thread_id)
             if frame is not None:
                 self._seen = where(frame)

@@ -14,7 +14,7 @@ import uvloop
 
 from leveret.management.api.monitoring import metrics
 from leveret.node.system import loop_watch
-from leveret.node.system.loop_watch import BEAT_S, BOUNDS_S, CALM_BEAT_S, LoopWatch, TurnTimes
+from leveret.node.system.loop_watch import BEAT_S, BOUNDS_S, CALM_BEAT_S, LOOK_S, SUSPICIOUS_S, LoopWatch, TurnTimes
 
 
 def test_a_histogram_of_turns() -> None:
@@ -120,6 +120,21 @@ def test_a_long_turn_is_logged_with_what_it_did(caplog: pytest.LogCaptureFixture
     assert "dawdle (system/test_loop_watch.py:" in line
     assert made._seen == ""
     assert made.turns.busiest_s == pytest.approx(0.25)
+
+
+def test_the_thread_sleeps_until_a_beat_is_late() -> None:
+    made, loop, clock, _ = watched()
+    made.is_calm = lambda: True
+    clock.now += BEAT_S
+    loop.due()
+    assert made.rest_s() == pytest.approx(CALM_BEAT_S + SUSPICIOUS_S)
+    clock.now += CALM_BEAT_S + SUSPICIOUS_S - 0.001
+    made.look()
+    assert made._seen == ""
+    assert made.rest_s() == LOOK_S, "it does not spin"
+    clock.now += 0.002
+    made.look()
+    assert "test_the_thread_sleeps" in made._seen
 
 
 def test_with_a_real_loop(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
