@@ -41,7 +41,7 @@ from leveret.metadata.diff import events_between
 from leveret.metadata.store import Applied, Metadata
 from leveret.node.config.settings import TICK_MS
 from leveret.node.sockets.peer_links import Address
-from leveret.node.system.ticker import Ticker
+from leveret.node.system.ticker import LONG_MS, Ticker
 from leveret.raft import (
     BadChange,
     Busy,
@@ -322,7 +322,7 @@ class Consensus:
         self.proposals.tick()
         if self.raft.is_leader:
             self.duties.lead()
-        self.drive()
+        self.drive(is_tick=True)
         self.node.on_cluster_tick()
 
     def _is_calm(self) -> bool:
@@ -334,7 +334,7 @@ class Consensus:
             return False
         return self.node.is_calm()
 
-    def drive(self) -> None:
+    def drive(self, is_tick: bool = False) -> None:
         """Does everything that has become due by the input so far."""
         if self.driving:
             return  # Called from within `_drive`, whose loop sees the new input.
@@ -346,6 +346,8 @@ class Consensus:
             self._fail(f"internal error in the driver of Raft: {error!r}")
         finally:
             self.driving = False
+        if is_tick and self.ticker.is_long:
+            self.peers.tick_along(LONG_MS)
         self.peers.flush()
 
     def _drive(self) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret")
 
 BEAT_S: Final = 0.02
-CALM_BEAT_S: Final = 0.2  # As long as a long tick.
+CALM_BEAT_S: Final = 0.4  # As long as a long tick.
 SLOW_S: Final = 0.1
 LONG_S: Final = 1.0
 SUSPICIOUS_S: Final = 0.5

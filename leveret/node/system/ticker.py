@@ -3,7 +3,8 @@
 Much of a node counts time in ticks (elections, heartbeats, mirrors that are being filled). A timer every 20 ms is cheap
 beside any work, but on an idle machine it is the work: each wake-up finds the processor's caches cold. So when nothing
 has gone on for `CALM_TICKS`, the timer is set to `LONG_TICKS`, and when it fires, so many ticks have passed. Whoever
-begins something calls `wake`: from then on ticks come one by one.
+begins something calls `wake`: from then on ticks come one by one. What has a period of its own comes with long ticks,
+if it can: the links' heartbeats (`PeerLinks.tick_along`) and the watch over the event loop.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from leveret.node.config.settings import TICK_MS
 
 TICK_S: Final = TICK_MS / 1000
 CALM_TICKS: Final = 10
-LONG_TICKS: Final = 10
+LONG_TICKS: Final = 20  # As long as Raft's heartbeats are apart.
 LONG_MS: Final = LONG_TICKS * TICK_MS
 
 

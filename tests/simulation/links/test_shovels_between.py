@@ -39,7 +39,7 @@ MUTATIONS = (
         "Link.on_deliveries",
         "if self.mode != 'on-confirm' and deliveries and self.acknowledges: ...",
         "if deliveries: ...",
-        first=7,
+        first=31,
     ),
     Mutation(
         "a queue takes an origin again",
