@@ -162,7 +162,7 @@ SPECIAL: Final = (
         "Transaction._go_on",
         "not self.publishes and not self.unsafe",
         "not self.publishes and self.done is not None",
-        first=186,
+        first=265,
     ),
     # Replies
     _special(
