@@ -529,7 +529,7 @@ class Outboxes:
         if outbox is not None:
             outbox.again()
 
-    def are_ahead_of(self, queue: RemoteQueue) -> Outbox | None:
+    def ahead_of(self, queue: RemoteQueue) -> Outbox | None:
         """Returns the outbox with publishes that have to enter the queue before any other, if there are some."""
         if queue.successor is None and not self.retaining:
             return None  # So it is almost always.

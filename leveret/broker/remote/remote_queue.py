@@ -181,7 +181,7 @@ class RemoteQueue:
 
     def _must_wait(self) -> bool:
         """Returns whether publishes that came before have to be sent again first: then everything waits for that."""
-        outbox = self.broker.outboxes.are_ahead_of(self)
+        outbox = self.broker.outboxes.ahead_of(self)
         if outbox is None or self.spool is not None or self.deleted or not self.is_reachable():
             return False  # If it is out of reach, they are refused or spooled, behind what is in doubt.
         if self.parked is None:

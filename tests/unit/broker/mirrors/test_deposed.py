@@ -61,6 +61,16 @@ def test_who_left_and_came_back_without_hearing_of_it_has_led_in_vain() -> None:
 # -- Nothing is confirmed by who leads no longer -----------------------------------------------------------------------
 
 
+def pass_time(rings: Rings, times: int = 5) -> None:
+    """Has mirrors and outboxes do what they do after a while."""
+    for _ in range(times):
+        rings.pass_time(5)
+        for member in rings.members.values():
+            member.broker.now_ms += AGAIN_MS
+            member.broker.outboxes.tick()
+        rings.run()
+
+
 def acked(client: Client) -> int:
     """How many publishes were confirmed just now; none was refused."""
     answers = client.methods()
@@ -98,12 +108,7 @@ def clients_of_others(rings: Rings) -> tuple[int, int]:
 
 
 def _confirmed(rings: Rings, client: Client) -> tuple[int, int]:
-    for _ in range(10):
-        rings.pass_time(5)
-        for member in rings.members.values():
-            member.broker.now_ms += AGAIN_MS
-            member.broker.outboxes.tick()
-        rings.run()
+    pass_time(rings, 10)
     return acked(client), rings[rings.master].queue("q").ready_count
 
 
@@ -143,15 +148,6 @@ def bodies(rings: Rings, at: str = "") -> list[bytes]:
     """The messages of the queue, in their order."""
     spans = [entry for entry in rings[at or rings.master].queue("q").ready if isinstance(entry, Span)]
     return [span.batch.contents[at][-2:-1] for span in spans for at in range(span.lo, span.hi)]
-
-
-def pass_time(rings: Rings) -> None:
-    for _ in range(5):
-        rings.pass_time(5)
-        for member in rings.members.values():
-            member.broker.now_ms += AGAIN_MS
-            member.broker.outboxes.tick()
-        rings.run()
 
 
 def test_publishes_wait_for_what_a_former_master_has_in_doubt_if_the_queue_is_here_now() -> None:
