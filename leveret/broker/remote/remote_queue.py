@@ -262,7 +262,7 @@ class RemoteQueue:
             if self.spool is None:
                 spools.begin(self)
             else:
-                self.spool.adopt(self.broker.outboxes.of(self.spec.id).take_all())
+                spools.take_unconfirmed(self.spool)
         elif self.parked is not None:
             self.is_late = True
         parked, rest = self.parked or [], []

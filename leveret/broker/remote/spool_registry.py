@@ -164,8 +164,14 @@ class SpoolRegistry:
             spool = self._make(remote)
         remote.set_spool(spool)
         spool.add_front(remote)
-        spool.adopt(self.broker.outboxes.of(remote.spec.id).take_all())  # Before later publishes.
+        self.take_unconfirmed(spool)  # Before later publishes.
         return spool
+
+    def take_unconfirmed(self, spool: Spool) -> None:
+        """Have a spool take what the outbox of its queue has. Publishes that waited for that follow."""
+        outbox = self.broker.outboxes.of(spool.target)
+        spool.adopt(outbox.take_all())
+        outbox.have_look()
 
     def on_majority(self, reachable: bool) -> None:
         """A master that is cut off from the majority confirms nothing: another node may lead its queue by now. To its

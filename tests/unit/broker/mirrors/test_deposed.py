@@ -12,6 +12,7 @@ from leveret.broker.remote.migrate import demote
 from leveret.broker.remote.outbox import AGAIN_MS, SWEEP_MS
 from leveret.broker.remote.remote_queue import RemoteQueue
 from leveret.metadata.model import commands as c
+from leveret.metadata.rules.partition_handling import PartitionHandling, Strategy
 from leveret.protocol import methods as m
 from tests.support.brokers import Member
 from tests.support.machines import Client, publish
@@ -218,6 +219,30 @@ def test_publishes_that_wait_for_others_wait_for_the_next_master_if_this_one_is_
     found = next(name for name in ("a", third) if rings[name].broker.mirrors.queue_of(rings.number) is not None)
     assert bodies(rings, found) == [b"1", b"2"]
     assert acked(client) > 0 and not broker.outboxes.of(rings.number).open
+
+
+def test_publishes_that_wait_for_others_follow_them_into_a_spool() -> None:
+    """Else they would wait for good: what they waited for is never answered here."""
+    rings = Rings()
+    client, broker = publisher(rings, "a"), rings["a"].broker
+    broker.partition_handling = PartitionHandling(Strategy.IGNORE)
+    for other in "bc":
+        rings.hold("a", other)
+    client.publish("q", b"1", delivery_mode=2)
+    rings.held.clear()
+    rings.lose("a")
+    rings.pass_time(20)
+    rings.hold(rings.master, "a")
+    rings.mend()
+    client.publish("q", b"2", delivery_mode=2)
+    remote = broker.vhosts["/"].queues["q"]
+    assert isinstance(remote, RemoteQueue) and len(remote.parked or []) == 1
+    remote.answer_publishers()
+    assert remote.parked is None and remote.spool is not None and remote.spool.count == 2
+    rings.held.clear()
+    rings.run()
+    pass_time(rings)
+    assert bodies(rings) == [b"1", b"2"]
 
 
 def sweep(member: Member, times: int) -> None:
