@@ -907,6 +907,7 @@ class Broker:
         counted against the limits of its user and vhost."""
         number = self.number_connection() if number is None else number
         login = self.clients[client] = Login(self, user, self.vhosts[vhost], number, counts)
+        self.connection_limits.on_clients()
         if counts:
             self.totals.connections_opened += 1
             self.connection_limits.on_connection(user, vhost, 1)
@@ -917,6 +918,7 @@ class Broker:
         login = self.clients.pop(client, None)
         if login is None:
             return
+        self.connection_limits.on_clients()
         for queue in login.take_exclusive_queues():
             self.give_up(queue, lambda applied: None)
         if login.counts:

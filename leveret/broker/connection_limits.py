@@ -1,9 +1,10 @@
 """Counts connections and channels of vhosts and users that have limits.
 
 The limits are metadata; what they limit is counted by each node for its own clients, and told to the others when it has
-changed, once a turn. Only what is limited is told, so a cluster without limits pays nothing. A node sees what others
-have with the delay of a link: clients that come to several nodes at the same moment may exceed a limit by one for each
-other node, as with RabbitMQ. A node that is down counts nothing, and tells anew when it is back.
+changed, once a turn. Only what is limited is told, so a cluster without limits pays nothing; and whether the node has
+clients at all, because bulks of commands leave time to them. A node sees what others have with the delay of a link:
+clients that come to several nodes at the same moment may exceed a limit by one for each other node, as with RabbitMQ. A
+node that is down counts nothing, and tells anew when it is back.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 IN_VHOST = "v"
 OF_USER = "u"
 CHANNELS_OF_USER = "c"
+ANY_CLIENT = "a"  # Of nothing in particular: 1 if the node has clients.
 
 
 class ConnectionLimits:
@@ -59,6 +61,11 @@ class ConnectionLimits:
         self._add(IN_VHOST + vhost, count)
         self._add(OF_USER + user, count)
 
+    def on_clients(self) -> None:
+        """The first client of this node may have come, or the last one gone."""
+        if bool(self.broker.clients) != (ANY_CLIENT in self.told):
+            self.broker.linked[self] = None
+
     def on_channels(self, user: str, count: int) -> None:
         """A user has so many more channels; fewer, if `count` is negative."""
         totals = self.broker.totals
@@ -83,14 +90,22 @@ class ConnectionLimits:
         count = self.own[name] + sum(each.get(name, 0) for each in self.others.values())
         return limit if count >= limit else None
 
+    @property
+    def has_clients(self) -> bool:
+        """Whether this node has clients, or another one that it is linked with."""
+        return bool(self.broker.clients) or any(ANY_CLIENT in each for each in self.others.values())
+
     # -- Other nodes ---------------------------------------------------------------------------------------------
 
-    def _limited(self) -> dict[str, int]:
-        return {name: self.own[name] for name in self.limits if name in self.own}
+    def _to_tell(self) -> dict[str, int]:
+        counts = {name: self.own[name] for name in self.limits if name in self.own}
+        if self.broker.clients:
+            counts[ANY_CLIENT] = 1
+        return counts
 
     def flush(self) -> None:
         """Send changed counts to the other nodes, at the end of a turn."""
-        counts = self._limited()
+        counts = self._to_tell()
         if counts != self.told:
             self.told = counts
             for peer in self.broker.client_ends:

@@ -743,6 +743,9 @@ class Node(consensus.ConsensusNode):
     def is_paused(self, name: str) -> bool:
         return self.pausing.is_paused(name)
 
+    def has_clients(self) -> bool:
+        return self.broker.connection_limits.has_clients
+
     def on_cluster_tick(self) -> None:
         mirrors = self.broker.mirrors
         self.set_clock()

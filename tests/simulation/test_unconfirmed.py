@@ -33,7 +33,8 @@ def test_each_comes_once_and_in_order() -> None:
 
 def test_what_arrives_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, TWICE)
-    with pytest.raises(Violation, match=r"message 1 of d0 (came to .* after message 3|was delivered .* and once more)"):
+    seen = r"message 1 of d0 (came to .* after message [23]|was delivered .* and once more)"
+    with pytest.raises(Violation, match=seen):
         _found()
 
 

@@ -51,6 +51,7 @@ class FakeCluster:
         self.leader: str | None = "one@host"
         self.run = f"run-of-{name}"
         self.has_majority = True
+        self.has_clients = False
         self.applied_index = 7
         self.forgotten: list[str] = []
         self.renamed: list[tuple[str, str]] = []

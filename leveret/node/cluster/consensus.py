@@ -118,6 +118,10 @@ class ConsensusNode:
         """Returns whether that node (which may be this one) is known to be paused."""
         raise NotImplementedError
 
+    def has_clients(self) -> bool:
+        """Returns whether a node of the cluster may have clients."""
+        raise NotImplementedError
+
 
 class Duties(Protocol):
     """The work of a member of the cluster beside the consensus: see `leveret.node.cluster.membership`."""

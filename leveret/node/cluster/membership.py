@@ -175,6 +175,10 @@ class Cluster:
     def has_majority(self) -> bool:
         return self.consensus.has_majority
 
+    @property
+    def has_clients(self) -> bool:
+        return self.node.has_clients()
+
     def propose(self, command: c.Command, then: Callable[[Applied], None], patient: bool = False) -> None:
         self.consensus.propose(command, then, patient)
 

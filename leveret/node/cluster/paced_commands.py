@@ -1,9 +1,10 @@
 """Paces many commands for one purpose (an import, the deletion of a vhost), so that clients notice little of them.
 
 Each command is applied at every node, and a thousand queues take each node a third of a second. So such a bulk is
-proposed in small portions, and after each portion there is a rest half as long again as the portion took: mirrors of
-new queues are made in the first part of it, and the rest of it is left to all other work of the nodes. With shorter
-rests others get little more than half of what they had (`docs/scaling.md` has the figures).
+proposed in portions, and after each portion there is a rest half as long again as the portion took: mirrors of new
+queues are made in the first part of it, and the rest of it is left to all other work of the nodes. With shorter rests
+others get little more than half of what they had (`docs/scaling.md` has the figures). Where no node has clients, nobody
+would notice, and there are no rests.
 
 Clients that declare or delete very much are paced as well, while clients publish: `ClientCommands`.
 """
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
     from leveret.metadata.model.commands import Command
     from leveret.metadata.store import Applied
 
-AT_ONCE: Final = 50  # Commands: even with mirrors, some milliseconds at each node.
+AT_ONCE: Final = 200  # Commands: even with mirrors, a node applies them in several turns of some milliseconds each.
 REST: Final = 1.5  # For each second that a portion took.
 REST_S_MAX: Final = 1.0  # A portion that took longer has waited for something else.
 FREE: Final = 50  # Commands of a client that are not paced: whatever an application sets up when it starts.
 WINDOW_S: Final = 5.0  # A client's commands count for one to two windows.
+CLIENTS_AT_ONCE: Final = 50  # Clients that declare in a loop wait for whole portions.
 CLIENTS_REST: Final = 1.5  # For each second that a portion of clients' commands took: other nodes may do the same.
 CLIENTS_REST_S_MAX: Final = 0.25
 
@@ -32,14 +34,17 @@ CLIENTS_REST_S_MAX: Final = 0.25
 class Agreeing(Protocol):
     async def change(self, command: Command) -> Applied: ...
 
+    @property
+    def has_clients(self) -> bool:
+        """Whether a node of the cluster has clients."""
 
-async def agree(cluster: Agreeing, portion: Sequence[Command], rests: bool = True) -> list[Applied]:
-    """Has the cluster apply a portion of a bulk, then rests; refusals are in the results. `rests`: False if there are
-    no clients that could notice."""
+
+async def agree(cluster: Agreeing, portion: Sequence[Command]) -> list[Applied]:
+    """Has the cluster apply a portion of a bulk, then rests; refusals are in the results."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     answers = await asyncio.gather(*map(cluster.change, portion))
-    if rests:
+    if cluster.has_clients:
         await asyncio.sleep(min(REST * (loop.time() - began), REST_S_MAX))
     return list(answers)
 
@@ -92,7 +97,7 @@ class ClientCommands:
 
     def _propose_portion(self) -> None:
         self._began = self._loop.time()
-        portion = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
+        portion = [self._waiting.popleft() for _ in range(min(CLIENTS_AT_ONCE, len(self._waiting)))]
         self._under_way = len(portion)
         for command, then in portion:
             self._propose(command, partial(self._on_applied, then))

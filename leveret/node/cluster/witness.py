@@ -222,6 +222,9 @@ class Witness(consensus.ConsensusNode):
     def is_paused(self, name: str) -> bool:
         return False
 
+    def has_clients(self) -> bool:
+        return True  # A witness is not told.
+
     # -- Links and calls -----------------------------------------------------------------------------------------
 
     def on_up(self, peer: str, info: PeerInfo) -> None:

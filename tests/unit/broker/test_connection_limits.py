@@ -98,10 +98,31 @@ def test_other_nodes_count(cluster: Cluster) -> None:
     assert refusal(at_a) is None
 
 
-def test_without_limits_nothing_is_told(cluster: Cluster) -> None:
+def test_without_limits_nodes_tell_only_whether_they_have_clients(cluster: Cluster) -> None:
+    first, second = cluster["a"].client(), cluster["a"].client()
+    cluster.run()
+    limits = cluster["b"].broker.connection_limits
+    assert limits.others == {"a": {"a": 1}} and limits.has_clients
+    assert cluster["a"].broker.connection_limits.has_clients
+    first.lose()
+    cluster.run()
+    assert limits.has_clients
+    second.lose()
+    cluster.run()
+    assert limits.others == {"a": {}} and not limits.has_clients
+    assert not cluster["a"].broker.connection_limits.has_clients
+
+
+def test_clients_of_a_lost_node_are_forgotten_and_told_again(cluster: Cluster) -> None:
     cluster["a"].client()
     cluster.run()
-    assert not cluster["b"].broker.connection_limits.others
+    limits = cluster["b"].broker.connection_limits
+    cluster.close("a", "b")
+    cluster.run()
+    assert not limits.has_clients
+    cluster.join("a", "b")
+    cluster.run()
+    assert limits.has_clients
 
 
 @pytest.mark.parametrize(

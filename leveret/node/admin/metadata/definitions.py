@@ -292,10 +292,7 @@ class Import:
                     return
 
     async def _agree(self, section: str, batch: list[c.Command]) -> None:
-        broker = self.node.broker
-        answers = await paced_commands.agree(
-            self.node.cluster, batch, rests=bool(broker.connections or broker.client_ends)
-        )
+        answers = await paced_commands.agree(self.node.cluster, batch)
         for command, applied in zip(batch, answers, strict=True):
             if applied.refused is None:
                 self.done[section] += section == "parameters" or not isinstance(command, _LIMITS)

@@ -18,6 +18,7 @@ class Agreeing:
     """A cluster of one: what was proposed in a pass of the loop is applied in the next, all at once."""
 
     def __init__(self) -> None:
+        self.has_clients = True
         self.metadata = Metadata()
         self.batches: list[list[c.Command]] = []
         self.refusal: Refusal | None = None

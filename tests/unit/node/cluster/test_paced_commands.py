@@ -18,7 +18,8 @@ COMMANDS = [DeleteVhost(f"v{number}") for number in range(5)]
 class Cluster:
     """Answers all that is under way at once, when it is told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_clients: bool = True) -> None:
+        self.has_clients = has_clients
         self.under_way: list[Command] = []
         self.may_answer = asyncio.Event()
 
@@ -50,15 +51,15 @@ async def test_a_portion_is_under_way_together_and_a_rest_follows(
     assert slept == [pytest.approx(rest_s)]
 
 
-async def test_where_nobody_else_is_there_is_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster()
+async def test_in_a_cluster_without_clients_is_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(has_clients=False)
     cluster.may_answer.set()
 
     async def sleep(seconds: float) -> None:
         raise AssertionError("it rests")
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    assert cast(list[Any], await paced_commands.agree(cluster, COMMANDS, rests=False)) == COMMANDS
+    assert cast(list[Any], await paced_commands.agree(cluster, COMMANDS)) == COMMANDS
 
 
 class Clock:
@@ -150,7 +151,7 @@ def test_a_client_that_declares_in_a_loop_rests_longer_than_its_commands_take() 
 
 def test_clients_that_wait_are_the_next_portion_together() -> None:
     clients = Clients()
-    names = [f"client {number}" for number in range(paced_commands.AT_ONCE + 3)]
+    names = [f"client {number}" for number in range(paced_commands.CLIENTS_AT_ONCE + 3)]
     for name in names:
         clients.use_up(name)
     for name in names:
@@ -158,7 +159,7 @@ def test_clients_that_wait_are_the_next_portion_together() -> None:
     assert len(clients.under_way) == 1
     clients.agree(60.0)
     clients.clock.wait(paced_commands.CLIENTS_REST_S_MAX)
-    assert len(clients.under_way) == paced_commands.AT_ONCE
+    assert len(clients.under_way) == paced_commands.CLIENTS_AT_ONCE
     clients.agree(0.1)
     clients.clock.wait(0.1 * paced_commands.CLIENTS_REST)
     assert len(clients.under_way) == 2
