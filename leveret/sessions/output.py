@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from leveret.base.shared_values import NO_DICT
+
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.client_connection import ClientConnection
@@ -29,7 +31,7 @@ class Output:
         self.pieces: list[bytes] = []
         self.size = 0  # About how many bytes of messages there are.
         self.is_writable = True  # The shell's socket buffer takes more.
-        self.stalled: dict[AnyQueue, None] = {}  # Queues that had more for this connection than it could take.
+        self.stalled: dict[AnyQueue, None] = NO_DICT  # Queues that had more for this connection than it could take.
         self.sent_bytes = self.sent_count = 0
         self.sent_since_tick = True
 
@@ -39,6 +41,8 @@ class Output:
         if room <= 0:
             if self.is_writable and not self.size:
                 return 1  # One message larger than the budget.
+            if not self.stalled:
+                self.stalled = {}
             self.stalled[queue] = None
         return room
 

@@ -13,6 +13,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from leveret.base.shared_values import NO_LIST
 from leveret.broker.delivery.batch import Batch
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Unacked:
 
     def __init__(self) -> None:
         self.entries: list[Delivered] = []
-        self.aside: list[Delivered] = []  # Taken by acks that a transaction has not committed: still out.
+        self.aside: list[Delivered] = NO_LIST  # Taken by acks that a transaction has not committed: still out.
         self.head = 0  # Entries before this one are gone.
         self.count = 0
 
@@ -86,6 +87,8 @@ class Unacked:
         return chain(self, self.aside) if self.aside else iter(self)
 
     def set_aside(self, taken: list[Delivered]) -> None:
+        if not self.aside:
+            self.aside = []
         self.aside += taken
 
     def put_back(self) -> None:
@@ -93,10 +96,10 @@ class Unacked:
         if self.aside:
             self.count += sum([one.count for one in self.aside])
             self.entries, self.head = sorted(chain(self, self.aside), key=FIRST_TAG), 0
-            self.aside = []
+            self.aside = NO_LIST
 
     def forget_aside(self) -> None:
-        self.aside = []
+        self.aside = NO_LIST
 
     def add(
         self, first_tag: int, count: int, queue: AnyQueue, consumer: Consumer | None, batch: Batch, lo: int, at_ms: int

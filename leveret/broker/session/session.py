@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from leveret.base.counters import MessageCounters
+from leveret.base.shared_values import NO_DICT
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, begin_sharing
 from leveret.broker.delivery.confirms import Confirms, Pending
 from leveret.broker.delivery.unacked import Delivered, Unacked
@@ -103,7 +104,7 @@ class Session:
         self.prefetch = 0  # For all consumers together; 0 is no limit.
         self.late_tags = _NO_TAGS  # Tags that came too late, and may still be acknowledged: see `lateness`.
         self.confirms: Confirms | None = None
-        self.awaited: dict[int, Callable[[bool], None]] = {}  # By number: whom to tell of a publish.
+        self.awaited: dict[int, Callable[[bool], None]] = NO_DICT  # By number: whom to tell of a publish.
         self.transaction: Committing | None = None
         self.traffic = MessageCounters()
         self.broker.sessions[self] = None
@@ -447,6 +448,8 @@ class Session:
         if self.confirms is None:
             self.confirms = Confirms(self._on_confirmed, self.who)
         pending = self.confirms.begin(1)
+        if not self.awaited:
+            self.awaited = {}
         self.awaited[pending.first] = then
         return pending
 
@@ -566,7 +569,7 @@ class Session:
         for consumer in list(self.consumers.values()):
             consumer.queue.remove_consumer(consumer)
         self.consumers.clear()
-        self.awaited.clear()
+        self.awaited = NO_DICT
         self.take_back(self.unacked.take_all())
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from sys import intern
 from typing import TYPE_CHECKING, Final, cast
 
 from leveret.base.hosts import is_loopback
@@ -220,4 +221,5 @@ def peer_of(transport: asyncio.BaseTransport, login_from: LoginFrom, header: Hea
     tls = transport.get_extra_info("ssl_object") is not None
     certificate = login_name(transport, login_from) if tls else None
     web = transport.get_extra_info("websocket", False)
-    return Peer(host, port, local_host, local_port, loopback, tls, certificate, web)
+    # Very many connections come from a few hosts.
+    return Peer(intern(host), port, intern(local_host), local_port, loopback, tls, certificate, web)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from leveret.base.shared_values import NO_DICT
+
 BYTES_MAX: Final = 256 * 1024  # Of one connection. One method more may go beyond it.
 METHOD_BYTES: Final = 64  # What a method takes besides its own bytes.
 
@@ -18,7 +20,7 @@ class ChangeBacklog:
     __slots__ = ("_bytes", "_methods")
 
     def __init__(self) -> None:
-        self._methods: dict[int, deque[bytes]] = {}
+        self._methods: dict[int, deque[bytes]] = NO_DICT
         self._bytes = 0
 
     def __bool__(self) -> bool:
@@ -29,6 +31,8 @@ class ChangeBacklog:
         return self._bytes >= BYTES_MAX
 
     def put(self, number: int, payload: bytes) -> None:
+        if not self._methods:
+            self._methods = {}
         self._methods.setdefault(number, deque()).append(payload)
         self._bytes += len(payload) + METHOD_BYTES
 
@@ -44,5 +48,5 @@ class ChangeBacklog:
         return payload
 
     def clear(self) -> None:
-        self._methods.clear()
+        self._methods = NO_DICT
         self._bytes = 0

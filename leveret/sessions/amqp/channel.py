@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from leveret.base.shared_values import NO_LIST
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, begin_sharing
 from leveret.broker.delivery.confirms import Pending
 from leveret.broker.fanout import FEW
@@ -78,7 +79,7 @@ class Channel:
         self.route: Route | None = None
         self.generation = 0  # Of the vhost's routes, when the route was found.
         self.header = b""
-        self.body: list[bytes] = []
+        self.body: list[bytes] = NO_LIST
         self.body_left = 0
         # Of the message whose properties were just checked: its further keys, None if there is nothing special to it.
         self.copies: list[str] | None = None
@@ -227,7 +228,7 @@ class Channel:
             return
         route, header, content = self.route, self.header, b"".join(self.body)
         assert route is not None
-        self.route, self.header, self.body = None, b"", []
+        self.route, self.header, self.body = None, b"", NO_LIST
         self.connection.on_content(self, route, header, content)
 
     # -- Publishing ----------------------------------------------------------------------------------------------
@@ -418,7 +419,7 @@ class Channel:
 
     def release_all(self) -> None:
         """The channel ends: its consumers go, what was out comes back."""
-        self.route, self.header, self.body = None, b"", []
+        self.route, self.header, self.body = None, b"", NO_LIST
         self._close_inbox()
         if self.transaction is not None:
             self.transaction.rollback()

@@ -26,10 +26,11 @@ content under assembly is limited by the size its header states, and that by `ma
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from leveret.base.shared_values import NO_DICT, NO_LIST, shared
 from leveret.broker.connection_limits import CHANNELS_OF_USER
 from leveret.protocol import methods as m
 from leveret.protocol.bundles import BUNDLE
@@ -45,9 +46,9 @@ from leveret.protocol.frames import (
     PROTOCOL_HEADER,
     PROTOCOL_HEADERS,
 )
-from leveret.protocol.tables import to_python
 from leveret.sessions.amqp.change_backlog import ChangeBacklog
 from leveret.sessions.amqp.channel import Channel
+from leveret.sessions.amqp.client_properties import ClientProperties
 from leveret.sessions.amqp.handshake import Handshake
 from leveret.sessions.amqp.origin_channel import OriginChannel
 from leveret.sessions.amqp.producer_channel import Producer, ProducerChannel
@@ -112,11 +113,11 @@ class Connection(PublishFastPath):
     """
 
     __slots__ = (
-        "backlog", "blocked", "broker", "busy", "capabilities", "channel_max", "channels", "client_properties",
-        "close_reason", "closed", "closing", "connected_ms", "crowded_queue", "deleting", "full", "generation",
-        "greeted", "handshake", "has_origins", "heartbeat_s", "held", "inboxes", "is_behind", "leaving",
-        "leaving_ticks", "life", "limits", "login", "mechanism", "number", "on_entered", "on_released", "output",
-        "peer", "producer", "received_bytes", "received_count", "received_ms", "received_since_tick", "released",
+        "backlog", "blocked", "broker", "busy", "capabilities", "channel_max", "channels", "close_reason", "closed",
+        "closing", "connected_ms", "crowded_queue", "deleting", "full", "generation", "greeted", "handshake",
+        "has_origins", "heartbeat_s", "held", "inboxes", "is_behind", "leaving", "leaving_ticks", "life", "limits",
+        "login", "mechanism", "number", "on_entered", "on_released", "output", "peer", "producer",
+        "properties_of_client", "received_bytes", "received_count", "received_ms", "received_since_tick", "released",
         "rest", "sent_ms", "spreads", "ticked_ms", "unsubscribing", "user", "vhost", "waiting", "waits",
         "was_asked_to_close",
     )  # fmt: skip
@@ -141,15 +142,15 @@ class Connection(PublishFastPath):
         self.heartbeat_s = 0
         self.user = ""
         self.vhost: Vhost | None = None
-        self.client_properties: dict[str, object] = {}
-        self.capabilities: dict[str, object] = {}
+        self.properties_of_client: ClientProperties | None = None
+        self.capabilities: Mapping[str, object] = NO_DICT
         self.producer: Producer | None = None  # Its messages have numbers.
         self.has_origins = False  # Its messages may tell where they came from.
         self.channels: dict[int, Channel] = {}
         self.login: Login | None = None  # Once the vhost is open.
 
         self.output: Output = Output(self, broker)
-        self.inboxes: dict[Inbox, None] = {}  # With answers that the socket did not take.
+        self.inboxes: dict[Inbox, None] = NO_DICT  # With answers that the socket did not take.
 
         self.rest = b""
         self.held = False
@@ -159,7 +160,7 @@ class Connection(PublishFastPath):
         self.backlog = ChangeBacklog()  # Further changes that these channels asked for.
         self.is_behind = False  # Held because the next frame must see all of these changes done.
         self.busy = False  # Frames are being processed.
-        self.released: list[Channel] = []  # Channels whose change of metadata is done, which have yet to go on.
+        self.released: list[Channel] = NO_LIST  # Channels whose change of metadata is done, which have yet to go on.
         self.full = False  # Held because a turn's worth of messages it asked for is made.
         self.on_released: Callable[[], None] | None = None
         self.on_entered: Callable[[], None] | None = None
@@ -243,6 +244,8 @@ class Connection(PublishFastPath):
         if not isinstance(method, SIDE_BY_SIDE):
             self.release()
             return
+        if not self.released:
+            self.released = []
         self.released.append(channel)
         if not self.busy:
             self._go_on()
@@ -611,10 +614,13 @@ class Connection(PublishFastPath):
 
     def await_room(self, inbox: Inbox) -> None:
         """Answers wait that the socket does not take."""
+        if not self.inboxes:
+            self.inboxes = {}
         self.inboxes[inbox] = None
 
     def forget_inbox(self, inbox: Inbox) -> None:
-        self.inboxes.pop(inbox, None)
+        if inbox in self.inboxes:
+            del self.inboxes[inbox]
 
     def send_content(self, number: int, method: m.Method, content: bytes) -> None:
         """A message that was asked for, or comes back. Who asks for more than a turn's worth is held meanwhile."""
@@ -638,7 +644,7 @@ class Connection(PublishFastPath):
         return True
 
     def on_authenticated(self, user: str, mechanism: str) -> None:
-        self.user, self.mechanism = user, mechanism
+        self.user, self.mechanism = shared(user), shared(mechanism)
 
     def set_producer(self, producer: Producer | None) -> None:
         """A producer's messages have numbers in a row, so they go to the queues in one bundle at a time."""
@@ -664,6 +670,7 @@ class Connection(PublishFastPath):
         self.broker.notes.opened(self, vhost.name)
         if self.on_entered is not None:
             self.on_entered()
+            self.on_entered = None  # Nobody enters twice.
 
     def close(self, code: int, text: str) -> None:
         """The broker ends the connection (shutdown, an operator, a vhost deleted)."""
@@ -731,10 +738,13 @@ class Connection(PublishFastPath):
         name = self.client_properties.get("connection_name")
         return f"{self.peer}" + (f" ({name})" if name else "")
 
-    def set_client_properties(self, properties: m.Table) -> None:
-        self.client_properties = to_python(properties)
-        capabilities = self.client_properties.get("capabilities")
-        self.capabilities = capabilities if isinstance(capabilities, dict) else {}
+    @property
+    def client_properties(self) -> Mapping[str, object]:
+        return NO_DICT if self.properties_of_client is None else self.properties_of_client.as_dict()
+
+    def set_client_properties(self, table: m.Table) -> None:
+        self.properties_of_client = ClientProperties(table)
+        self.capabilities = self.properties_of_client.capabilities
 
 
 Close = TypeVar("Close", m.ChannelClose, m.ConnectionClose)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from leveret.protocol.tables import table_from_python
 from leveret.sessions.amqp.connection import Connection, Life
 from leveret.sessions.amqp.origin_channel import PROPERTY
 
@@ -32,7 +33,7 @@ class InnerConnection(Connection):
         self._become(Life.RUNNING)
         self.user = user
         self.on_tuned(frame_max, CHANNEL, 0)
-        self.client_properties = {"connection_name": name, **(properties or {})}
+        self.set_client_properties(table_from_python({"connection_name": name, **(properties or {})}))
         self.capabilities = dict.fromkeys(capabilities, True)
         self.vhost = self.broker.vhosts[vhost]
         self.login = self.broker.enter(self, user, vhost, self.number, counts=False)

@@ -406,6 +406,7 @@ class Connection(ConnectionWithoutChannels):
         self.broker.mqtt_totals.enter(self)
         if self.on_entered is not None:
             self.on_entered()
+            self.on_entered = None  # Nobody enters twice.
 
     def fail_with(self, error: MqttError) -> None:
         self.end(error.reason, error.text)

@@ -437,6 +437,7 @@ class Connection(ConnectionWithoutChannels):
         self._become(Life.RUNNING)
         if self.on_entered is not None:
             self.on_entered()
+            self.on_entered = None  # Nobody enters twice.
 
     def fail_with(self, error: StompError) -> None:
         """The server ends the connection, and says why."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leveret.protocol import methods as m
+from leveret.protocol.tables import Field
 from leveret.sessions.amqp.connection import Connection
 from leveret.sessions.amqp.limits import Limits
 from leveret.sessions.peer import Peer
@@ -83,7 +84,7 @@ def test_mistakes() -> None:
 def test_a_name_makes_no_line_of_its_own() -> None:
     world = World()
     connection = stranger(world)
-    connection.client_properties = {"connection_name": "me\n2026-01-01 [error] forged"}
+    connection.set_client_properties({"connection_name": Field("S", "me\n2026-01-01 [error] forged")})
     connection.user = "ann"
     world.broker.notes.opened(connection, "/")
     named, granted = (text for _, _, text in notes(world))

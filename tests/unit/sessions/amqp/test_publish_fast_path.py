@@ -131,7 +131,7 @@ def test_a_content_is_given_up_with_its_channel() -> None:
     assert channel.body
     client.send(m.ChannelClose(200, ""))
     assert isinstance(client.methods()[0], m.ConnectionClose)
-    assert channel.body == [] and channel.route is None
+    assert not channel.body and channel.route is None
 
 
 def test_a_large_message_is_refused_by_its_header() -> None:
