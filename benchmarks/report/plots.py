@@ -46,6 +46,8 @@ LATENCIES: Final = (
 
 def _steady(results: Results) -> Figure:
     """Draws latency against rate: a line through the medians of the rounds, and a dot for each round."""
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+
     figure = _figure(12, 7)
     for axes, (name, title) in zip(figure.subplots(2, 2).flat, LATENCIES, strict=True):
         plain_axes(axes)
@@ -59,6 +61,11 @@ def _steady(results: Results) -> Figure:
             )
         axes.set_xscale("log")
         axes.set_yscale("log")
+        axes.set_xticks(rates, [f"{rate:,}" for rate in rates])
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_minor_locator(NullLocator())
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("messages a second", fontsize=9)
         axes.set_ylabel("ms", fontsize=9)
