@@ -66,6 +66,9 @@ PATIENCE_S: Final = 0.005  # How long acknowledgements wait for a commit that so
 BUSY_MIN: Final = 100  # Messages published from one commit to the next, from which on deliveries may wait.
 ENOUGH: Final = 64  # Messages for each queue, on average, that are delivered at once.
 LATER_S_MAX: Final = 0.002  # How long deliveries wait for a commit at most.
+# The event loop's timers have milliseconds, and may come so much too early. To set one again for what is left would
+# make the loop turn without a pause until the time has come.
+EARLY_S: Final = 0.0005
 RETRY_S: Final = 1.0
 DRAIN_S: Final = 10.0
 
@@ -160,7 +163,7 @@ class Storage:
         if self.is_busy and self.committing and broker.dirty and not broker.fanout.waiting:
             if published - self.pumped_with < ENOUGH * len(broker.dirty):
                 left_s = self.began + LATER_S_MAX - self.environment.precise_s()
-                if left_s > 0:
+                if left_s > EARLY_S:
                     if self._later is None:
                         self._later = self.loop.call_later(left_s, self._on_later)
                     return False
@@ -237,7 +240,7 @@ class Storage:
         now = self.loop.time()
         if not self.patient_until:
             self.patient_until = now + PATIENCE_S
-        if not self.patient or now >= self.patient_until:
+        if not self.patient or now >= self.patient_until - EARLY_S:
             return False
         if self._patience is None:
             self._patience = self.loop.call_at(self.patient_until, self._on_patience)
@@ -247,7 +250,7 @@ class Storage:
         self._patience = None
         if not self.patient_until:
             return
-        if self.loop.time() < self.patient_until:  # Others wait by now.
+        if self.loop.time() < self.patient_until - EARLY_S:  # Others wait by now.
             self._patience = self.loop.call_at(self.patient_until, self._on_patience)
         else:
             self.on_turn()

@@ -213,6 +213,18 @@ def test_acknowledgements_wait_for_a_moment_only(committing: Committing) -> None
     assert len(committing.jobs) == 1 and not committing.broker.unlogged
 
 
+def test_a_timer_that_comes_a_little_early_ends_the_wait_of_acknowledgements(committing: Committing) -> None:
+    """It would be set again for no time at all, and the event loop would turn until the time has come."""
+    consumer = consumed(committing)
+    consumer.feed(m.encode(1, m.BasicAck(1, False)))
+    committing.turn()
+    ((when, then),) = committing.loop.later
+    committing.loop.later = []
+    committing.loop.now = when - 1e-9
+    then()
+    assert len(committing.jobs) == 1 and not committing.loop.later
+
+
 def test_the_wait_of_acknowledgements_begins_anew_after_a_commit(committing: Committing) -> None:
     consumer = consumed(committing)
     consumer.feed(m.encode(1, m.BasicAck(1, False)))
@@ -414,6 +426,14 @@ def test_deliveries_do_not_wait_for_a_slow_disk(committing: Committing) -> None:
     assert delivered(consumer) == 4
     committing.publish(1)
     assert delivered(consumer) == 1 and not committing.loop.later
+
+
+def test_deliveries_do_not_wait_for_less_than_a_timer_can_measure(committing: Committing) -> None:
+    consumer = busy(committing)
+    committing.publish(2)
+    committing.precise += storage.LATER_S_MAX - storage.EARLY_S
+    committing.loop.pass_time(storage.LATER_S_MAX)
+    assert delivered(consumer) == 2 and not committing.loop.later
 
 
 def test_a_node_that_is_not_busy_delivers_at_once(committing: Committing) -> None:
