@@ -26,7 +26,7 @@ lock of the dead node's folder proves that it is dead, and the other goes on alo
 If the whole machine fails, its nodes come back together with what is on their disks, as a single node would.
 
 The first node founds or joins a cluster as the configuration says; the others join the first. If its data is gone while
-others have theirs, it joins them instead of founding a second cluster.
+others have theirs, it joins them instead of founding a second cluster; for that, they must have a majority without it.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from types import MappingProxyType
 from typing import Final
 
 from leveret.base.exit_codes import CONFIG, DATA_ERROR, OK, SOFTWARE, UNAVAILABLE, USAGE
+from leveret.node.cluster.consensus_log import has_log
 from leveret.node.config.settings import Listener, Settings
 from leveret.node.sockets.cookie import FILE_NAME, BadCookie, find_cookie, inherited
 from leveret.node.system import systemd
@@ -178,8 +179,16 @@ def _numbered(path: str, number: int) -> str:
 
 def settings_of_child(settings: Settings, number: int) -> Settings:
     numbers = range(1, settings.processes + 1)
-    with_data = tuple(one for one in numbers if os.path.isdir(os.path.join(data_dir(settings, one), METADATA)))
-    return of_process(settings, number, with_data)
+    return of_process(settings, number, tuple(one for one in numbers if _is_member(data_dir(settings, one))))
+
+
+def _is_member(folder: str) -> bool:
+    """Tells whether a data folder is that of a member of a cluster. A node that has left, or that was killed in its
+    first start, has a folder and an identity, too: if the first node waited for those, none would found the cluster."""
+    try:
+        return has_log(os.listdir(os.path.join(folder, METADATA)))
+    except FileNotFoundError:
+        return False
 
 
 def supervise(settings: Settings) -> int:

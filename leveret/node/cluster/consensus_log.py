@@ -41,7 +41,7 @@ from __future__ import annotations
 import errno
 import struct
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Literal, NamedTuple
 
@@ -557,6 +557,11 @@ class ConsensusLog:
 # Identity
 
 
+def has_log(names: Iterable[str]) -> bool:
+    """Tells whether a node with these files has founded or joined a cluster."""
+    return any(name.startswith(("log-", "snapshot-")) and not name.endswith(".temporary") for name in names)
+
+
 def load_identity(disk: Disk, folder: str, new_id: str) -> str:
     """The id of this incarnation of the node: `new_id`, if it is its first start. Raises `ConsensusLogDamaged`."""
     assert is_id(new_id)
@@ -568,7 +573,7 @@ def load_identity(disk: Disk, folder: str, new_id: str) -> str:
         found = read_identity(disk, folder)
         disk.sync_folder(folder)
         return found
-    if any(name.startswith(("log-", "snapshot-")) and not name.endswith(".temporary") for name in names):
+    if has_log(names):
         # With another id, this node could not be told from one that never voted.
         raise ConsensusLogDamaged(f"{path}: is missing, and the log beside it is not")
     disk.write(f"{path}.temporary", 0, [_pack_identity(new_id)])

@@ -66,9 +66,27 @@ def test_the_first_joins_the_others_if_only_its_data_is_gone(tmp_path: Path) -> 
     assert of_process(settings, 1, (1, 2, 3)).join == of_process(settings, 1, ()).join == ()
     assert of_process(settings, 1, (2, 3)).join == (("burrow", 25_673), ("burrow", 25_674))
     for number in (2, 3):
+        make_member(settings, number)
+    assert len(processes.settings_of_child(settings, 1).join) == 2
+
+
+def make_member(settings: Settings, number: int) -> None:
+    folder = Path(processes.data_dir(settings, number)) / METADATA
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "log-00000000000000000001").touch()
+
+
+def test_a_node_that_was_never_a_member_is_not_waited_for(tmp_path: Path) -> None:
+    # It was killed in its first start, or has left: the first one would wait for it, and it for the first one.
+    settings = settings_of(tmp_path)
+    for number in (1, 2, 3):
         folder = Path(processes.data_dir(settings, number)) / METADATA
         folder.mkdir(parents=True)
-    assert len(processes.settings_of_child(settings, 1).join) == 2
+        (folder / "identity").touch()
+    assert processes.settings_of_child(settings, 1).join == ()
+    # Nor does the first one found a second cluster, when it is killed before it has joined that of the others.
+    make_member(settings, 2)
+    assert processes.settings_of_child(settings, 1).join == (("burrow", 25_673),)
 
 
 def test_what_cannot_be_shared_is_refused(tmp_path: Path) -> None:
