@@ -43,12 +43,12 @@ from typing import Final
 
 from leveret.base.exit_codes import CONFIG, DATA_ERROR, OK, SOFTWARE, UNAVAILABLE, USAGE
 from leveret.node.cluster.consensus_log import has_log
+from leveret.node.config.load import PROCESS
 from leveret.node.config.settings import Listener, Settings
 from leveret.node.sockets.cookie import FILE_NAME, BadCookie, find_cookie, inherited
 from leveret.node.system import systemd
 from leveret.node.system.data_folder import METADATA, make_folder
 
-VARIABLE: Final = "LEVERET_PROCESS"  # Tells a child its number.
 OWN_HTTP_OFFSET: Final = 1_000  # From the cluster port to the HTTP port of one node.
 RESTART_S: Final = 1.0
 RESTART_S_MAX: Final = 30.0
@@ -177,6 +177,18 @@ def _numbered(path: str, number: int) -> str:
 # -- Running them ------------------------------------------------------------------------------------------------
 
 
+def settings_at(settings: Settings, place: str) -> Settings:
+    """Returns the settings of the node with that place, such as `2/3`. Raises ValueError if it is none.
+
+    The configuration is read at each start of a node, and may by then name another number of processes. What counts is
+    how many there are: otherwise a node could take another one for itself, or its part of the memory for larger.
+    """
+    number, slash, count = place.partition("/")
+    if not (slash and number.isdecimal() and count.isdecimal()):
+        raise ValueError(f"{PROCESS} is for the processes of one machine, which set it; LEVERET_PROCESSES is how many")
+    return settings_of_child(replace(settings, processes=int(count)), int(number))
+
+
 def settings_of_child(settings: Settings, number: int) -> Settings:
     numbers = range(1, settings.processes + 1)
     return of_process(settings, number, tuple(one for one in numbers if _is_member(data_dir(settings, one))))
@@ -211,7 +223,7 @@ class Child:
 
     def __init__(self, settings: Settings, number: int) -> None:
         self.name = node_name(settings, number)
-        self.number = number
+        self.place = f"{number}/{settings.processes}"
         self.process: asyncio.subprocess.Process | None = None
         self.ready = ""  # The line in which it told its ports.
         self.crashes = 0  # Since it was ready last.
@@ -223,7 +235,7 @@ class Child:
             *sys.orig_argv[1:],
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
-            env=environ | {VARIABLE: str(self.number)},
+            env=environ | {PROCESS: self.place},
             preexec_fn=_end_with_parent,
         )
 

@@ -7,7 +7,7 @@ import os
 import sys
 
 from leveret.base.exit_codes import CONFIG
-from leveret.node.config.load import COMMAND, ConfigError, Given, Loaded, load
+from leveret.node.config.load import COMMAND, PROCESS, ConfigError, Given, Loaded, load
 
 OPTIONS = {
     "name": "node_name",
@@ -48,13 +48,17 @@ def start(given: list[Given], config_file: str | None, as_witness: bool = False)
 
         return witness.run(loaded.settings)
     settings = loaded.settings
-    if settings.processes > 1:
+    place = os.environ.get(PROCESS)
+    if place is not None or settings.processes > 1:
         from leveret.cli import processes
 
-        number = os.environ.get(processes.VARIABLE)
-        if number is None:
+        if place is None:
             return processes.supervise(settings)
-        settings = processes.settings_of_child(settings, int(number))
+        try:
+            settings = processes.settings_at(settings, place)
+        except ValueError as error:
+            print(f"leveret: {error}", file=sys.stderr)
+            return CONFIG
     from leveret.node.server import run
 
     return run(settings)
@@ -68,7 +72,7 @@ def load_or_report(given: list[Given], config_file: str | None) -> Loaded | None
         for problem in error.problems:
             print(f"leveret: {problem}", file=sys.stderr)
         return None
-    if os.environ.get("LEVERET_PROCESS") is None:  # Else whoever started this process has said it.
+    if os.environ.get(PROCESS) is None:  # Else whoever started this process has said it.
         for warning in loaded.warnings:
             print(f"leveret: warning: {warning}", file=sys.stderr)
     return loaded

@@ -21,7 +21,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from leveret.base.json_values import Json
 from leveret.metadata.rules import partition_handling
@@ -712,9 +712,9 @@ _RABBITMQ_IGNORED = frozenset(
 
 _SETTABLE = (*schema.USED, *schema.FIXED)
 _VARIABLES = {"LEVERET_" + re.sub(r"[.-]", "_", key).upper(): key for key in _SETTABLE}
-# Those that give no setting: which file to read, where running nodes leave word for leveretctl, and which of the
-# machine's processes this is.
-_OTHER_VARIABLES = ("LEVERET_CONFIG", "LEVERET_RUNTIME_DIR", "LEVERET_PROCESS")
+PROCESS: Final = "LEVERET_PROCESS"  # Tells a node which of its machine's processes it is: `leveret.cli.processes`.
+# Those that give no setting: which file to read, where running nodes leave word for leveretctl, and `PROCESS`.
+_OTHER_VARIABLES = ("LEVERET_CONFIG", "LEVERET_RUNTIME_DIR", PROCESS)
 _KEYS = tuple(key.replace("$", "NAME") for key in schema.RULES)
 
 

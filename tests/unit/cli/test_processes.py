@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leveret.cli import processes
-from leveret.cli.processes import of_process, problem
+from leveret.cli.processes import of_process, problem, settings_at
 from leveret.node.config.load import load
 from leveret.node.config.settings import Listener, Settings
 from leveret.node.system.data_folder import METADATA
@@ -87,6 +87,17 @@ def test_a_node_that_was_never_a_member_is_not_waited_for(tmp_path: Path) -> Non
     # Nor does the first one found a second cluster, when it is killed before it has joined that of the others.
     make_member(settings, 2)
     assert processes.settings_of_child(settings, 1).join == (("burrow", 25_673),)
+
+
+def test_another_number_in_the_configuration_is_for_the_next_start_of_all(tmp_path: Path) -> None:
+    # A node that starts again reads the configuration anew.
+    before, changed = settings_of(tmp_path), settings_of(tmp_path, "processes = 1\n")
+    assert (before.processes, changed.processes) == (3, 1)
+    for place, number in (("1/3", 1), ("2/3", 2), ("3/3", 3)):
+        assert settings_at(changed, place) == of_process(before, number)
+    for wrong in ("4", "abc", "2/", "/2", ""):
+        with pytest.raises(ValueError, match="LEVERET_PROCESSES is how many"):
+            settings_at(before, wrong)
 
 
 def test_what_cannot_be_shared_is_refused(tmp_path: Path) -> None:
