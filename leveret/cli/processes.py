@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import os
 import signal
 import socket
@@ -50,6 +51,7 @@ from leveret.node.system import systemd
 from leveret.node.system.data_folder import METADATA, make_folder
 
 OWN_HTTP_OFFSET: Final = 1_000  # From the cluster port to the HTTP port of one node.
+PORT_MAX: Final = 65_535
 RESTART_S: Final = 1.0
 RESTART_S_MAX: Final = 30.0
 STOP_S: Final = 120.0
@@ -79,7 +81,9 @@ def of_process(settings: Settings, number: int, with_data: tuple[int, ...] = ())
             if settings.management_tls_listeners and not settings.management_listeners
             else settings.management_tls_listeners
         ),
-        prometheus_listeners=tuple(one._replace(port=one.port + number - 1) for one in settings.prometheus_listeners),
+        prometheus_listeners=tuple(
+            one._replace(port=one.port + number - 1) if one.port else one for one in settings.prometheus_listeners
+        ),
         memory_watermark_relative=_divided(settings.memory_watermark_relative, count),
         memory_watermark_absolute=_divided_bytes(settings.memory_watermark_absolute, count),
         cookie_file=_cookie_file(settings),
@@ -126,25 +130,31 @@ def problem(settings: Settings) -> str | None:
     )  # fmt: skip
     if any(one.port == 0 for one in shared):
         return "several processes share their ports, so that none of them can be 0, any free one"
-    if _port(settings, settings.processes) + OWN_HTTP_OFFSET > 65_535:
-        return f"there are no {settings.processes} ports from {settings.cluster_listener.port} on"
-    for one in (*shared[:-1],):
-        if not _is_free(one):
-            return f"cannot listen at {one}: another process does. Choose another address with --host and --port"
+    has_http = settings.management_listeners or settings.management_tls_listeners
+    for key, first in (
+        ("cluster.port", settings.cluster_listener.port + (OWN_HTTP_OFFSET if has_http else 0)),
+        *(("prometheus.tcp.port", one.port) for one in settings.prometheus_listeners),
+    ):
+        if first + settings.processes - 1 > PORT_MAX:
+            return f"there are no {settings.processes} ports from {first} on; choose another {key}"
+    for one in shared[:-1]:
+        why = _obstacle(one)
+        if why is not None:
+            return f"cannot listen at {one}: {why}. Choose another address with --host and --port"
     return None
 
 
-def _is_free(listener: Listener) -> bool:
-    """Tells whether nobody listens at an address, also nobody who would share it."""
+def _obstacle(listener: Listener) -> str | None:
+    """Returns why a node could not listen at an address; None if nobody does, also nobody who would share it."""
     host = listener.host or "0.0.0.0"
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             one.bind((host, listener.port))
             one.listen(1)
-        except OSError:
-            return False
-    return True
+        except OSError as error:
+            return "another process does" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+    return None
 
 
 def _port(settings: Settings, number: int) -> int:

@@ -106,3 +106,19 @@ def test_what_cannot_be_shared_is_refused(tmp_path: Path) -> None:
         port = other.getsockname()[1]
         environ = {"LEVERET_PORT": str(port), "LEVERET_MANAGEMENT_PORT": "none", "LEVERET_CLUSTER_PORT": "20000"}
         assert "another process does" in (problem(settings_of(tmp_path, "", **environ)) or "")
+
+
+def test_any_free_port_for_prometheus_is_one_for_each(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, "prometheus.tcp.port = 0\n")
+    assert [of_process(settings, number).prometheus_listeners[0].port for number in (1, 2, 3)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("key", ["cluster.port", "prometheus.tcp.port"])
+def test_ports_behind_the_last_one_are_refused(tmp_path: Path, key: str) -> None:
+    assert "there are no 3 ports from" in (problem(settings_of(tmp_path, f"{key} = 65534\n")) or "")
+
+
+def test_an_address_that_this_machine_lacks_is_told_from_one_in_use(tmp_path: Path) -> None:
+    environ = {"LEVERET_HOST": "192.0.2.1", "LEVERET_MANAGEMENT_PORT": "none", "LEVERET_CLUSTER_PORT": "20000"}
+    said = problem(settings_of(tmp_path, "", **environ)) or ""
+    assert said.startswith("cannot listen at 192.0.2.1:5672: ") and "another process" not in said
