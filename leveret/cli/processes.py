@@ -69,7 +69,9 @@ def of_process(settings: Settings, number: int, with_data: tuple[int, ...] = ())
     """Returns the settings of one node, counted from 1. `with_data`: the nodes that belong to a cluster already."""
     count, machine = settings.processes, settings.node_name.partition("@")[2]
     cluster = settings.cluster_listener._replace(port=_port(settings, number))
-    own = Listener(cluster.host, cluster.port + OWN_HTTP_OFFSET)
+    # At the interface that HTTP is configured for, and no other.
+    http = (*settings.management_listeners, *settings.management_tls_listeners, cluster)[0]
+    own = Listener(http.host, cluster.port + OWN_HTTP_OFFSET)
     common = replace(
         settings,
         cluster_listener=cluster,

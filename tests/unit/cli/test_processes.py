@@ -49,6 +49,18 @@ def test_they_share_the_ports_of_clients_and_one_cookie(tmp_path: Path) -> None:
     assert len({one.management_listeners[0] for one in found}) == 3  # By which others refer clients to them.
 
 
+@pytest.mark.parametrize("kind", ["tcp", "ssl"])
+def test_http_is_at_no_interface_but_the_configured_one(tmp_path: Path, kind: str) -> None:
+    text = f"cluster.listener = 0.0.0.0:25672\nmanagement.{kind}.ip = 127.0.0.1\nmanagement.{kind}.port = 15672\n"
+    if kind == "ssl":
+        for key in ("certfile", "keyfile"):
+            (tmp_path / key).touch()
+            text += f"management.ssl.{key} = {tmp_path}/{key}\n"
+    second = of_process(settings_of(tmp_path, text), 2)
+    found = second.management_listeners if kind == "tcp" else second.management_tls_listeners
+    assert found == (Listener("127.0.0.1", 26_673), Listener("127.0.0.1", 15_672))
+
+
 def test_memory_is_divided(tmp_path: Path) -> None:
     relative = of_process(settings_of(tmp_path, "vm_memory_high_watermark.relative = 0.6\n"), 2)
     assert relative.memory_watermark_relative == pytest.approx(0.2)
