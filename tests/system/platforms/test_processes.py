@@ -83,9 +83,9 @@ class Service:
     def connect(self) -> pika.BlockingConnection:
         return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.port))
 
-    def api(self, path: str) -> Any:
+    def api(self, path: str, port: int = 0) -> Any:
         login = base64.b64encode(b"guest:guest").decode()
-        asked = urllib.request.Request(f"http://127.0.0.1:{self.http}/api/{path}")
+        asked = urllib.request.Request(f"http://127.0.0.1:{port or self.http}/api/{path}")
         asked.add_header("Authorization", f"Basic {login}")
         with urllib.request.urlopen(asked, timeout=WAIT_S) as answer:
             return json.load(answer)
@@ -139,6 +139,14 @@ def test_connections_and_masters_spread_over_both(service: Service) -> None:
     for number, connection in enumerate(connections):
         assert connection.channel().basic_get(f"spread.{number}", auto_ack=True)[2] == b"x"
         connection.close()
+
+
+def test_each_has_an_http_port_of_its_own_and_says_so(service: Service) -> None:
+    for number, name in enumerate((FIRST, SECOND)):
+        own = service.cluster + 1_000 + number
+        assert service.api("overview", own)["node"] == name
+        for port in (own, service.http):
+            service.ctl("-n", name, "check_port_listener", str(port))
 
 
 def test_no_queue_has_two_copies_on_the_machine(service: Service) -> None:

@@ -391,7 +391,8 @@ def listeners(control: Control) -> list[dict[str, Any]]:
         if name not in ports:
             continue  # The listener is closed.
         for place, listener in enumerate(listeners):
-            port = ports.get(name, listener.port) if not place else listener.port
+            is_known = len(listeners) > 1 and listener.port  # Else `ports` has the last one's, of several.
+            port = listener.port if place or is_known else ports[name]
             where = {"interface": listener.host or "[::]", "node": control.name, "port": port}
             found.append({**where, "protocol": protocol, "purpose": purpose})
     return found
