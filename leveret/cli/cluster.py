@@ -107,6 +107,7 @@ class Plan(NamedTuple):
         words = ["server", "--name", node.name, "--data", self.data(node), "--host", self.host]
         words += ["--port", str(node.amqp), "--cluster-port", str(node.cluster), "--cluster-host", self.host]
         words += ["--management-port", str(node.management)]
+        words += ["--processes", "1"]  # Whatever LEVERET_PROCESSES says: the ports of two such nodes would overlap.
         words += ["--cookie-file", os.path.join(self.folder, FILE_NAME)]
         if self.founded or node != self.nodes[0]:
             for other in self.nodes:

@@ -16,8 +16,11 @@ from pathlib import Path
 import pytest
 
 from leveret.cli import cluster as subject
+from leveret.cli import processes
 from leveret.cli.cluster import Plan, Planned, Wrong, make_plan, read_plan, sole_starter, write_plan
 from leveret.cli.main import main
+from leveret.node import server as node_server
+from leveret.node.config.settings import Settings
 from leveret.node.system.data_folder import folder_lock
 from tests.support.servers import read_line
 
@@ -82,6 +85,26 @@ def test_the_first_node_founds_and_the_others_join_it() -> None:
     assert second[second.index("--join") + 1] == "127.0.0.1:25672"
     assert first[first.index("--data") + 1] == "/hares/leveret1"
     assert first[first.index("--cookie-file") + 1] == second[second.index("--cookie-file") + 1] == "/hares/cookie"
+
+
+def test_each_node_is_one_process_whatever_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two such nodes, the second process of one and the first of the other would have the same cluster port."""
+    run: list[Settings] = []
+
+    def note(settings: Settings) -> int:
+        run.append(settings)
+        return 0
+
+    monkeypatch.setattr(node_server, "run", note)
+    monkeypatch.setattr(processes, "supervise", note)
+    monkeypatch.setenv("LEVERET_PROCESSES", "2")
+    plan = make_plan(str(tmp_path), None, "2", None, None, None)
+    (tmp_path / "cookie").write_text("0123456789abcdef" * 2)
+    (tmp_path / "cookie").chmod(0o600)
+    assert [main(plan.command(node)) for node in plan.nodes] == [0, 0]
+    assert [settings.processes for settings in run] == [1, 1]
 
 
 def test_once_founded_no_node_founds_again() -> None:
