@@ -276,6 +276,7 @@ class Supervisor:
     """Starts the nodes, starts those again that crash, and stops all together."""
 
     def __init__(self, settings: Settings) -> None:
+        self.settings = settings
         self.children = [Child(settings, number) for number in range(1, settings.processes + 1)]
         self.changed = asyncio.Event()  # A node has become ready.
         self.stopped = asyncio.Event()
@@ -286,7 +287,9 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stop)
-        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
+        # A group ends with its terminal, as one node does. For others it is a request to open log files anew.
+        is_at_terminal = self.settings.log_file is None and os.isatty(0)
+        loop.add_signal_handler(signal.SIGHUP, self.stop if is_at_terminal else self._on_hangup)
         greeter = loop.create_task(self._greet())
         try:
             await asyncio.gather(*(self._attend(child) for child in self.children))

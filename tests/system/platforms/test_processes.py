@@ -194,6 +194,26 @@ def test_a_second_service_does_not_share_its_ports(service: Service, tmp_path: P
     assert done.returncode == 69 and "another process does" in done.stderr
 
 
+def test_a_group_ends_with_its_terminal(service: Service, tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    port, cluster = free_ports(1)[0], cluster_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "leveret", "server", "--processes", "2", "--name", "tty@localhost", "--port", str(port),
+         "--data", str(tmp_path / "data"), "--cluster-port", str(cluster), "--management-port", "none"],
+        env=service.environ, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None
+        try:
+            assert next(line for line in process.stdout if line.startswith("ready"))
+            process.send_signal(signal.SIGHUP)  # As the kernel does when the window is closed.
+            assert process.wait(WAIT_S) == 0
+        finally:
+            process.kill()  # Its nodes end with it.
+            os.close(ours)
+            os.close(theirs)
+
+
 def test_stop_stops_all(service: Service) -> None:
     service.ctl("stop")
     assert service.process.wait(WAIT_S) == 0
