@@ -45,6 +45,7 @@ from typing import Final
 from leveret.base.exit_codes import CONFIG, DATA_ERROR, OK, SOFTWARE, UNAVAILABLE, USAGE
 from leveret.node.cluster.consensus_log import has_log
 from leveret.node.config.load import PROCESS
+from leveret.node.config.schema import PROCESSES_MAX
 from leveret.node.config.settings import Listener, Settings
 from leveret.node.sockets.cookie import FILE_NAME, BadCookie, find_cookie, inherited
 from leveret.node.system import systemd
@@ -186,6 +187,12 @@ def _numbered(path: str, number: int) -> str:
     return f"{root}-{number}{ending}"
 
 
+def left_out(settings: Settings) -> list[str]:
+    """Returns the nodes of this machine that have data, and are behind the last one that is started."""
+    numbers = range(settings.processes + 1, PROCESSES_MAX + 1)
+    return [node_name(settings, one) for one in numbers if _is_member(data_dir(settings, one))]
+
+
 # -- Running them ------------------------------------------------------------------------------------------------
 
 
@@ -221,6 +228,12 @@ def supervise(settings: Settings) -> int:
     if wrong is not None:
         print(f"leveret: {wrong}", file=sys.stderr)
         return UNAVAILABLE
+    for name in left_out(settings):
+        print(
+            f"leveret: warning: {name} has data, and is not started: its queues are down, and the cluster counts its "
+            f"vote. To do without it, start it once more, and then: leveretctl -n {name} leave_cluster",
+            file=sys.stderr,
+        )
     try:
         if _cookie_file(settings) == os.path.join(settings.data_dir, FILE_NAME):
             find_cookie(settings.data_dir)  # Made now, by one, instead of by each.

@@ -394,6 +394,7 @@ log_time = one_of("rfc3339_space", "rfc3339_T", "epoch_usecs", "epoch_secs", "la
 log_level_format = one_of("lc", "uc", "lc3", "uc3", "lc4", "uc4")
 tls_version = partly(("tlsv1.2", "tlsv1.3"), ("tlsv1", "tlsv1.1", "sslv3"))
 
+PROCESSES_MAX: Final = 64  # Of one machine.
 # Other names of keys: that of RabbitMQ's management plugin, and a short one.
 ALIASES: Final = {"management.load_definitions": "load_definitions", "disc_copies": "cluster_nodes.disc_copies"}
 # Of which no value at all is one: a list of nothing.
@@ -405,7 +406,7 @@ USED: dict[str, Used] = {
     # Ours
     "node_name": Used(node_name, "node_name"),
     "data_dir": Used(folder, "data_dir"),
-    "processes": Used(whole(1, 64), "processes"),
+    "processes": Used(whole(1, PROCESSES_MAX), "processes"),
     "host": Used(host),
     "port": Used(port),
     "fsync": Used(one_of("always", "interval", "never"), "fsync"),

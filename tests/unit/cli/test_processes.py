@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leveret.cli import processes
-from leveret.cli.processes import of_process, problem, settings_at
+from leveret.cli.processes import left_out, of_process, problem, settings_at
 from leveret.node.config.load import load
 from leveret.node.config.settings import Listener, Settings
 from leveret.node.system.data_folder import METADATA
@@ -110,6 +110,14 @@ def test_another_number_in_the_configuration_is_for_the_next_start_of_all(tmp_pa
     for wrong in ("4", "abc", "2/", "/2", ""):
         with pytest.raises(ValueError, match="LEVERET_PROCESSES is how many"):
             settings_at(before, wrong)
+
+
+def test_a_member_that_is_not_started_is_named(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    for number in (1, 2, 3, 4, 6):
+        make_member(settings, number)
+    (Path(processes.data_dir(settings, 5)) / METADATA).mkdir(parents=True)  # It has left.
+    assert left_out(settings) == ["rabbit-4@burrow", "rabbit-6@burrow"]
 
 
 def test_what_cannot_be_shared_is_refused(tmp_path: Path) -> None:
