@@ -327,6 +327,8 @@ class Supervisor:
     async def _attend(self, child: Child) -> None:
         while not self.stopped.is_set():
             await child.spawn()
+            if self.stopped.is_set():
+                child.send(signal.SIGTERM)  # `stop` has not seen it: it was not there yet.
             code = await child.follow(self.changed)
             if self.stopped.is_set():
                 break

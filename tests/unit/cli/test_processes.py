@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from leveret.cli import processes
-from leveret.cli.processes import left_out, of_process, problem, settings_at
+from leveret.cli.processes import Child, Supervisor, left_out, of_process, problem, settings_at
 from leveret.node.config.load import load
 from leveret.node.config.settings import Listener, Settings
 from leveret.node.system.data_folder import METADATA
+
+WAIT_S = 30.0
 
 
 def settings_of(tmp_path: Path, text: str = "", **environ: str) -> Settings:
@@ -142,3 +147,28 @@ def test_an_address_that_this_machine_lacks_is_told_from_one_in_use(tmp_path: Pa
     environ = {"LEVERET_HOST": "192.0.2.1", "LEVERET_MANAGEMENT_PORT": "none", "LEVERET_CLUSTER_PORT": "20000"}
     said = problem(settings_of(tmp_path, "", **environ)) or ""
     assert said.startswith("cannot listen at 192.0.2.1:5672: ") and "another process" not in said
+
+
+class Sleeper(Child):
+    """A process that is stopped while the system starts it."""
+
+    on_spawning: Callable[[], None]
+
+    async def spawn(self) -> None:
+        self.on_spawning()
+        self.process = await asyncio.create_subprocess_exec("sleep", "600", stdout=asyncio.subprocess.PIPE)
+
+
+def test_a_process_that_is_just_being_started_is_stopped_with_the_others(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+
+    async def run() -> int:
+        supervisor, sleeper = Supervisor(settings), Sleeper(settings, 1)
+        supervisor.children = [sleeper]
+        sleeper.on_spawning = supervisor.stop
+        try:
+            return await asyncio.wait_for(supervisor.run(), WAIT_S)
+        finally:
+            sleeper.send(signal.SIGKILL)
+
+    assert asyncio.run(run()) == 0
