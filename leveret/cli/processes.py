@@ -285,6 +285,12 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def _how(code: int) -> str:
+    if code < 0:
+        return f"was killed by signal {-code}"
+    return f"ended with code {code}" if code else "was stopped"
+
+
 class Supervisor:
     """Starts the nodes, starts those again that crash, and stops all together."""
 
@@ -332,14 +338,15 @@ class Supervisor:
             code = await child.follow(self.changed)
             if self.stopped.is_set():
                 break
+            how = _how(code)
             if code == OK or code in FINAL or not self._have_all_been_ready:
                 # Stopped by an operator, or for good.
+                print(f"leveret: {child.name} {how}; all processes stop with it", file=sys.stderr, flush=True)
                 self.code = code if code >= 0 else SOFTWARE
                 self.stop()
                 break
             child.crashes += 1
             pause_s = min(RESTART_S * 2 ** (child.crashes - 1), RESTART_S_MAX)
-            how = f"ended with code {code}" if code > 0 else f"was killed by signal {-code}"
             print(f"leveret: {child.name} {how}; it is started again in {pause_s:g} s", file=sys.stderr, flush=True)
             try:
                 await asyncio.wait_for(self.stopped.wait(), pause_s)

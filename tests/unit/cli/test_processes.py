@@ -172,3 +172,34 @@ def test_a_process_that_is_just_being_started_is_stopped_with_the_others(tmp_pat
             sleeper.send(signal.SIGKILL)
 
     assert asyncio.run(run()) == 0
+
+
+class Script(Child):
+    """A process that ends in some way before it is ready."""
+
+    text = ""
+
+    async def spawn(self) -> None:
+        self.process = await asyncio.create_subprocess_exec("sh", "-c", self.text, stdout=asyncio.subprocess.PIPE)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("exit 0", 0, "rabbit-2@burrow was stopped"),
+        ("exit 69", 69, "rabbit-2@burrow ended with code 69"),
+        ("kill -9 $$", 70, "rabbit-2@burrow was killed by signal 9"),
+    ],
+)
+def test_a_group_that_stops_with_one_process_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, code: int, said: str
+) -> None:
+    settings = settings_of(tmp_path)
+
+    async def run() -> int:
+        supervisor, script = Supervisor(settings), Script(settings, 2)
+        supervisor.children, script.text = [script], text
+        return await asyncio.wait_for(supervisor.run(), WAIT_S)
+
+    assert asyncio.run(run()) == code
+    assert capsys.readouterr().err == f"leveret: {said}; all processes stop with it\n"
