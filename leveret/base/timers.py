@@ -6,11 +6,13 @@ are due; outdated entries stay in it until they come up, and are removed when th
 
 from __future__ import annotations
 
+import sys
 from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
 
 Sleeper = TypeVar("Sleeper")
 STALE_MIN: Final = 1_000
+ALL: Final = sys.maxsize
 
 
 class Timers(Generic[Sleeper]):
@@ -50,11 +52,11 @@ class Timers(Generic[Sleeper]):
         """Return whether a timer may be due at that time. One that was cleared or moved may count."""
         return bool(self._heap) and self._heap[0][0] <= at_ms
 
-    def due(self, now_ms: int) -> list[Sleeper]:
-        """Return those whose timers are due, and clear these timers."""
+    def due(self, now_ms: int, most: int = ALL) -> list[Sleeper]:
+        """Return those whose timers are due, the earliest first and no more than `most`, and clear these timers."""
         found: list[Sleeper] = []
         heap = self._heap
-        while heap and heap[0][0] <= now_ms:
+        while heap and heap[0][0] <= now_ms and len(found) < most:
             at_ms, _, sleeper = heappop(heap)
             if self._due.get(sleeper) == at_ms:
                 del self._due[sleeper]

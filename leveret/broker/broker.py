@@ -78,6 +78,8 @@ if TYPE_CHECKING:
 
 
 READ_AT_ONCE: Final = 16
+DUE_AT_ONCE: Final = 250  # Queues in one turn, of those whose messages grow old.
+IDLE_AT_ONCE: Final = 100  # Queues in one turn, of those that go since nobody uses them: each is a command.
 OPERATORS_TAGS: Final = ("administrator", "impersonator")
 MASTERLESS_TICKS_MAX: Final = 10  # Seconds in which it is waited for who has a queue now.
 
@@ -120,6 +122,7 @@ class Broker:
         self.opened_ms = 0  # When clients could first come, by the same clock.
         self.wall_ms = 0  # The time of day, as of this turn.
         self.alarm: str | None = None  # What the cluster is low on, in the words of connection.blocked.
+        self.is_late = False  # More timers are due than a turn has room for.
         self.timers: Timers[LocalQueue] = Timers()
         self.idle: Timers[LocalQueue] = Timers()
         self.unread: deque[Queue] = deque()  # Of whose first message nobody knows whether it grows old.
@@ -193,9 +196,9 @@ class Broker:
 
     @property
     def is_behind(self) -> bool:
-        """Returns whether there is work that was left for later turns: queues and exchanges that have not been told of
-        changed policies, indexes of exchanges."""
-        return bool(self.policies.outdated or self.alternates.left or self.upkeep.jobs)
+        """Returns whether there is work that was left for later turns: queues whose time has come, queues and
+        exchanges that have not been told of changed policies, indexes of exchanges."""
+        return self.is_late or bool(self.policies.outdated or self.alternates.left or self.upkeep.jobs)
 
     # -- The turn ------------------------------------------------------------------------------------------------
 
@@ -245,6 +248,8 @@ class Broker:
         ids = self.client_ids
         if ids.claims or ids.releases or ids.changes:
             ids.flush()
+        if self.is_late:
+            self._wake_due()  # For the next turn.
 
     def lead(self) -> None:
         """Called in each tick at the node that leads the cluster: do what one node has to do for all."""
@@ -263,16 +268,23 @@ class Broker:
             self.dirty[queue] = None
 
     def on_time(self) -> bool:
-        """Called every few milliseconds: whose time has come? True if there is something to do."""
+        """Called every few milliseconds: whose time has come? True if there is something to do. Queues that were made
+        together grow old together: of very many, each turn has some."""
         if self.unread:
             self._read_fronts()
-        for queue in self.timers.due(self.wall_ms):
+        if not self.is_late:  # Otherwise each turn does.
+            self._wake_due()
+        return bool(self.dirty) or self.is_late
+
+    def _wake_due(self) -> None:
+        due, idle = self.timers.due(self.wall_ms, DUE_AT_ONCE), self.idle.due(self.now_ms, IDLE_AT_ONCE)
+        for queue in due:
             if not queue.deleted:
                 self.dirty[queue] = None
-        for queue in self.idle.due(self.now_ms):
+        for queue in idle:
             if not queue.deleted:
                 self._on_idle(queue)
-        return bool(self.dirty)
+        self.is_late = len(due) == DUE_AT_ONCE or len(idle) == IDLE_AT_ONCE
 
     def _on_idle(self, queue: LocalQueue) -> None:
         """A queue that goes when nobody has used it for a while."""

@@ -25,6 +25,15 @@ def test_a_time_can_be_moved_and_cleared() -> None:
     assert timers.due(30) == ["a"]
 
 
+def test_of_very_many_some_are_asked_for() -> None:
+    timers: Timers[int] = Timers()
+    for sleeper in range(5):
+        timers.set(sleeper, 9 - sleeper)
+    assert timers.due(8, 2) == [4, 3]
+    assert timers.due(8, 2) == [2, 1] and len(timers) == 1
+    assert timers.due(8, 2) == []
+
+
 def test_against_a_plain_dictionary() -> None:
     rng = random.Random(7)
     timers: Timers[int] = Timers()
