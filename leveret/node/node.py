@@ -115,6 +115,7 @@ class Node(consensus.ConsensusNode):
         self.unauthenticated: Unauthenticated[AmqpSocket] = Unauthenticated()  # Those of them that have not logged in.
         self.by_connection: dict[object, AmqpSocket] = {}
         self.lingerers = Lingerers(self.loop)
+        self.notes = logs.Unhurried(self.loop.call_soon)
         self.paced: dict[AmqpSocket, LocalQueue] = {}
         self.away: dict[AmqpSocket, RemoteQueue | BusyLink] = {}
         self.behind: dict[AmqpSocket, None] = {}
@@ -567,6 +568,7 @@ class Node(consensus.ConsensusNode):
             self.schedule()
 
     def on_fatal(self, text: str) -> None:
+        self.notes.write_all()
         logger.critical("%s", text)
         self.fatal = text
         self.request_stop()
@@ -657,7 +659,7 @@ class Node(consensus.ConsensusNode):
         return int.from_bytes(self.environment.random_bytes(8), "big")
 
     def note(self, category: str, level: str, text: str) -> None:
-        logger.getChild(category).log(LOG_LEVELS[level], "%s", logs.lines(text))
+        self.notes.add(logger.getChild(category), LOG_LEVELS[level], text)
 
     # -- Other nodes ---------------------------------------------------------------------------------------------
 
@@ -839,6 +841,7 @@ class Node(consensus.ConsensusNode):
         self.lingerers.close()
         self.cluster.stop()
         self.storage.stop()
+        self.notes.write_all()
 
 
 def _limits(settings: Settings) -> Limits:

@@ -134,6 +134,7 @@ class Server:
         await self.start_app()
 
     async def stop(self) -> None:
+        node = self.node
         await self.stop_app()
         for task in list(self._calls):
             task.cancel()
@@ -141,6 +142,8 @@ class Server:
             await self.peers.close()
         self.watch.stop()
         self.environment.close()
+        if node is not None:
+            node.notes.write_all()
 
     def request_stop(self) -> None:
         if not self.stopped.done():

@@ -18,6 +18,9 @@ Two levels decide whether an entry is written. A *category* (`log.connection.lev
 *output* (`log.file.level`); an entry must pass both. `set_log_level` changes the levels of categories while the node
 runs.
 
+Entries about clients may come by the thousand in one turn of the event loop: two thousand clients go, ten thousand
+queues expire. To write one takes longer than what it tells of, so these are written a few in a turn (`Unhurried`).
+
 A file is rotated when it has grown to a size, or at a time of the day, week or month (`log.file.rotation.*`). The
 newest of the old files is NAME.0, the one before NAME.1, as RabbitMQ numbers them. Compressing is done by a thread of
 its own: the event loop, on which entries are written, must not wait for it. A tool of the system that rotates logs
@@ -32,6 +35,8 @@ import logging
 import os
 import sys
 import threading
+import time
+from collections import deque
 from typing import TYPE_CHECKING, Final, TextIO
 
 from leveret.base.visible_text import visible, visible_lines
@@ -55,6 +60,7 @@ SHORT: Final = {
 }
 ENTRY_CHARACTERS_MAX: Final = 32 << 10
 ENTRY_LINES_MAX: Final = 200
+WRITTEN_AT_ONCE: Final = 64  # Entries in a turn of the event loop, of those that may wait.
 TAIL_BYTES: Final = 1 << 20  # How much of a file is read for its last lines.
 
 
@@ -272,6 +278,39 @@ def next_rotation(pattern: str, now: datetime.datetime) -> datetime.datetime | N
         if fits and moment > now:
             return moment
     raise AssertionError(f"{pattern} names a day that comes at least every second month")
+
+
+class Unhurried:
+    """Entries that are written in their order, with the time at which they were made, a few in each turn of an event
+    loop. `soon` has a function called in the next turn."""
+
+    def __init__(self, soon: Callable[[Callable[[], None]], object]) -> None:
+        self._soon = soon
+        self._waiting: deque[tuple[logging.Logger, int, float, str]] = deque()
+
+    def add(self, logger: logging.Logger, level: int, text: str) -> None:
+        """`text` is the node's own, and may have several lines."""
+        if logger.isEnabledFor(level):
+            if not self._waiting:
+                self._soon(self._write_some)
+            self._waiting.append((logger, level, time.time(), text))
+
+    def write_all(self) -> None:
+        """The process may end, or an entry that cannot wait is about to be written."""
+        while self._waiting:
+            self._write()
+
+    def _write_some(self) -> None:
+        for _ in range(min(len(self._waiting), WRITTEN_AT_ONCE)):
+            self._write()
+        if self._waiting:
+            self._soon(self._write_some)
+
+    def _write(self) -> None:
+        logger, level, made_s, text = self._waiting.popleft()
+        record = logger.makeRecord(logger.name, level, "", 0, "%s", (lines(text),), None)
+        record.created, record.msecs = made_s, made_s % 1 * 1_000
+        logger.handle(record)
 
 
 # -- Set-up and levels ---------------------------------------------------------------------------------------------

@@ -299,3 +299,76 @@ def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert logs.since(str(path), 99)[0] == "one\ntwo\nthree\n"  # Another file by now.
     monkeypatch.setattr(logs, "TAIL_BYTES", 8)
     assert logs.tail(str(path), 9)[0] == ["three"]
+
+
+# -- Entries that may wait -----------------------------------------------------------------------------------------
+
+
+class Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    def texts(self) -> list[str]:
+        return [logs.message_of(one) for one in self.records]
+
+
+@pytest.fixture
+def kept() -> Kept:
+    handler = Kept()
+    root = logging.getLogger(logs.ROOT)
+    root.addHandler(handler)
+    root.propagate = False
+    logs.set_level("connection", "info")
+    return handler
+
+
+def add(notes: logs.Unhurried, *texts: str, level: int = logging.INFO) -> None:
+    for text in texts:
+        notes.add(logs.logger_of("connection"), level, text)
+
+
+def test_a_turn_writes_a_few_entries_in_their_order(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "WRITTEN_AT_ONCE", 2)
+    soon: list[Callable[[], None]] = []
+    notes = logs.Unhurried(soon.append)
+    add(notes, "a", "b", "c")
+    assert kept.texts() == []
+    soon.pop()()
+    assert kept.texts() == ["a", "b"]
+    add(notes, "d", "e\nf")
+    while soon:
+        (turn,) = soon
+        soon.clear()
+        turn()
+    assert kept.texts() == ["a", "b", "c", "d", "e\nf"]
+    add(notes, "g")
+    assert len(soon) == 1
+
+
+def test_an_entry_has_the_time_at_which_it_was_made(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = logs.Unhurried(lambda write: None)
+    monkeypatch.setattr("time.time", lambda: 1_700_000_000.25)
+    add(notes, "a")
+    monkeypatch.undo()
+    notes.write_all()
+    (written,) = kept.records
+    assert (written.created, written.msecs, written.levelno) == (1_700_000_000.25, 250.0, logging.INFO)
+
+
+def test_what_waits_at_the_end_is_written(kept: Kept) -> None:
+    soon: list[Callable[[], None]] = []
+    notes = logs.Unhurried(soon.append)
+    add(notes, "a", "b")
+    notes.write_all()
+    soon.pop()()
+    assert kept.texts() == ["a", "b"]
+
+
+def test_what_nobody_wants_does_not_wait(kept: Kept) -> None:
+    soon: list[Callable[[], None]] = []
+    add(logs.Unhurried(soon.append), "a", level=logging.DEBUG)
+    assert not soon
