@@ -79,6 +79,7 @@ if TYPE_CHECKING:
 
 READ_AT_ONCE: Final = 16
 DUE_AT_ONCE: Final = 250  # Queues in one turn, of those whose messages grow old.
+CLOSED_AT_ONCE: Final = 128  # Clients in one turn.
 IDLE_AT_ONCE: Final = 100  # Queues in one turn, of those that go since nobody uses them: each is a command.
 OPERATORS_TAGS: Final = ("administrator", "impersonator")
 MASTERLESS_TICKS_MAX: Final = 10  # Seconds in which it is waited for who has a queue now.
@@ -145,6 +146,7 @@ class Broker:
         self.spill_bytes_max = max(spill_bytes_max, content_bytes_max)
         self.connections: dict[ClientConnection, str] = {}  # That have entered: by what exclusive queues are owned.
         self.clients: dict[Client, Login] = {}  # Of all protocols.
+        self.closing: deque[tuple[Client, str]] = deque()  # Those to be closed, and why.
         self.sessions: dict[Session, None] = {}
         self.connection_count = 0
         # What was touched in this turn, in order.
@@ -196,9 +198,12 @@ class Broker:
 
     @property
     def is_behind(self) -> bool:
-        """Returns whether there is work that was left for later turns: queues whose time has come, queues and
-        exchanges that have not been told of changed policies, indexes of exchanges."""
-        return self.is_late or bool(self.policies.outdated or self.alternates.left or self.upkeep.jobs)
+        """Returns whether there is work that was left for later turns: queues whose time has come, clients
+        of a user that is gone, queues and exchanges that have not been told of changed policies, indexes of
+        exchanges."""
+        if self.is_late or self.closing:
+            return True
+        return bool(self.policies.outdated or self.alternates.left or self.upkeep.jobs)
 
     # -- The turn ------------------------------------------------------------------------------------------------
 
@@ -248,6 +253,8 @@ class Broker:
         ids = self.client_ids
         if ids.claims or ids.releases or ids.changes:
             ids.flush()
+        if self.closing:
+            self._close_some()
         if self.is_late:
             self._wake_due()  # For the next turn.
 
@@ -388,9 +395,11 @@ class Broker:
             vhosts[event.name] = Vhost(event.name, self.random_numbers.draw, self.upkeep)
         elif isinstance(event, e.VhostDeleted):
             vhosts.pop(event.name).router.close()
-            self._close_where(lambda one: one.vhost.name == event.name, "vhost deleted")
+            self._close_all_of(event.name)
         elif isinstance(event, e.UserDeleted):
-            self._close_where(lambda one: one.user == event.name, f"user '{event.name}' is deleted")
+            why = f"user '{event.name}' is deleted"
+            self.closing.extend((client, why) for client, login in self.clients.items() if login.user == event.name)
+            self._close_some()
         elif isinstance(event, e.PolicyChanged):
             self.refresh_rules()
             self.alternates.on_policies(vhosts[event.vhost])
@@ -957,7 +966,16 @@ class Broker:
     def unique_name(self, prefix: str) -> str:
         return self.node.unique_name(prefix)
 
-    def _close_where(self, matches: Callable[[Login], bool], why: str) -> None:
+    def _close_all_of(self, vhost: str) -> None:
+        """Close the clients of a vhost that is gone, at once: nothing that they ask for has a meaning any more."""
         for client, login in list(self.clients.items()):
-            if matches(login):
+            if login.vhost.name == vhost:
+                client.close(320, "vhost deleted")
+
+    def _close_some(self) -> None:
+        """Close some of the clients whose user is gone. The others may do nothing any more, and follow in later
+        turns."""
+        for _ in range(min(len(self.closing), CLOSED_AT_ONCE)):
+            client, why = self.closing.popleft()
+            if client in self.clients:
                 client.close(320, why)

@@ -58,6 +58,7 @@ from leveret.node.system import logs
 from leveret.node.system.alarms import Alarms, sockets_limit
 from leveret.node.system.data_folder import MESSAGES
 from leveret.node.system.ticker import LONG_MS
+from leveret.node.system.time_slices import in_portions
 from leveret.protocol.stomp.frames import AUTHENTICATED, UNAUTHENTICATED
 from leveret.sessions.amqp.limits import Limits
 from leveret.sessions.mqtt.limits import NEVER_S, MqttLimits
@@ -87,6 +88,7 @@ SPARES_KEPT_S: Final = 60.0  # Time without a write after which the log's spare 
 # While the nodes elect a leader, which takes seconds at worst, masters go on: otherwise all of them would be deposed.
 LEADERLESS_TICKS_MAX: Final = 250
 CONTENT_GROWTH_MAX: Final = 64 << 20  # Growth of contents in memory after which memory is measured.
+CLOSED_AT_ONCE: Final = 128  # Connections that are closed in one turn where the node stops.
 UNBLOCKED_MAX: Final = 16  # Publishers that are unblocked in one turn after an alarm.
 AHEAD_BYTES: Final = 256 << 10  # Zeros that the log writes ahead at once.
 LOOK_BYTES_MIN: Final = 1 << 20  # Bytes written between two looks at the free disk space, at least.
@@ -817,7 +819,7 @@ class Node(consensus.ConsensusNode):
         for timer in (self._ticker, self._watch, self._syncer, self._pacer):
             if timer is not None:
                 timer.cancel()
-        for connection in list(self.broker.connections):
+        async for connection in in_portions(list(self.broker.connections), CLOSED_AT_ONCE):
             connection.close(320, "broker forced connection closure with reason 'shutdown'")
         self.turn()
         if self.fatal is None:
@@ -836,7 +838,7 @@ class Node(consensus.ConsensusNode):
             self.storage.hurry()
             self.turn()
             await self.storage.drained(self.broker)
-        for client in list(self.clients):
+        async for client in in_portions(list(self.clients), CLOSED_AT_ONCE):
             client.transport.close()
         self.lingerers.close()
         self.cluster.stop()

@@ -55,6 +55,15 @@ class TimeSlices:
                 await self.rest()
 
 
+async def in_portions(items: Iterable[_T], count: int) -> AsyncIterator[_T]:
+    """Yields the items, and lets all other callbacks run after each `count` of them: for what a simulation does, too,
+    where a run must not depend on a clock."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if not number % count:
+            await asyncio.sleep(0)
+
+
 async def picked(items: Iterable[_T], wanted: Callable[[_T], bool], steps: int = STEPS) -> list[_T]:
     """Returns the wanted items, like a list comprehension, in slices."""
     slices, found = TimeSlices(steps), []

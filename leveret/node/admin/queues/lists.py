@@ -27,7 +27,7 @@ from leveret.metadata.rules.permissions import shown_user
 from leveret.node.admin.common import listing_columns as columns_
 from leveret.node.admin.common.command import NUMBER, OBJECT, RUNNING, TEXT, TEXTS, Commands, NoAnswer, Refused
 from leveret.node.sockets.certificates import distinguished_name
-from leveret.node.system.time_slices import picked
+from leveret.node.system.time_slices import in_portions, picked
 from leveret.protocol.tables import Field, Table, table_from_python, type_name
 from leveret.sessions.mqtt.connection import Connection as MqttConnection
 from leveret.sessions.stomp.connection import Connection as StompConnection
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 COMMANDS = Commands()
 
 PAGE: Final = 1_000
+CLOSED_AT_ONCE: Final = 128  # Connections, in one turn of the event loop.
 
 _T = TypeVar("_T")
 Rows = list[list[Any]]
@@ -469,10 +470,10 @@ async def local_close_connections(
     control: Control, number: int | None, vhost: str | None, user: str | None, reason: str
 ) -> Any:
     count = 0
-    for its_number, connection in list(_connections(control)):
+    async for its_number, connection in in_portions(list(_connections(control)), CLOSED_AT_ONCE):
         here = "" if connection.vhost is None else connection.vhost.name
         if number in (None, its_number) and vhost in (None, here) and user in (None, connection.user):
             connection.close(320, reason)
             count += 1
-    control.node.schedule()
+            control.node.schedule()
     return {"closed": count}

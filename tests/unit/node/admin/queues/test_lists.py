@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -347,3 +348,18 @@ async def test_closing_many(pair: list[FakeServer]) -> None:
     assert len(client.take()) == 1
     one.all.cut_off.add("two@host")
     assert (await ask(one, "close_connections", reason="x"))["missing"] == ["two@host"]
+
+
+async def test_a_turn_closes_a_few_connections(one: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lists, "CLOSED_AT_ONCE", 3)
+    clients = [one.world.client() for _ in range(10)]
+    closing = asyncio.create_task(ask(one, "local_close_connections", number=None, reason="x"))
+    before, last = 0, clients[-1]
+    while not closing.done():
+        await asyncio.sleep(0)
+        closed = sum(client.connection.closing for client in clients)
+        assert closed - before <= 3
+        before = closed
+        if closed and last.connection in one.world.broker.connections:
+            last.lose()  # It goes by itself.
+    assert before == 9 and closing.result() == {"closed": 10}
