@@ -26,7 +26,7 @@ from leveret.metadata.rules.ha_policy import is_quorum, is_stream
 from leveret.node.admin.common.command import NoAnswer, Refused
 from leveret.node.admin.statistics.peer_data import lease_row
 from leveret.node.stats.range_reads import Elsewhere, Unreadable
-from leveret.node.system.time_slices import picked
+from leveret.node.system.time_slices import TimeSlices, picked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,7 +119,11 @@ class DataHandlers:
         known = await self._ask_masters(specs, may_be_down=not is_named)
         members = {name for spec in specs for name in _members(spec)}
         urls = await self.management.urls_of(members, request.is_tls)
-        return json_response([self._row(spec, known.get(spec.id), urls) for spec in specs])
+        slices, rows = TimeSlices(), []
+        async for spec in slices.each(specs):
+            if spec.id in known or self._is_there(spec):
+                rows.append(self._row(spec, known.get(spec.id), urls))
+        return json_response(rows)
 
     async def _ask_masters(self, specs: Iterable[QueueSpec], may_be_down: bool) -> dict[int, dict[str, Any]]:
         """By id: what only its master knows of a queue. Queues of nodes that are down are left out, if they may be.
@@ -137,10 +141,15 @@ class DataHandlers:
         except (NoAnswer, Refused) as error:
             raise Problem(503, "service_unavailable", str(error)) from None
         known = {row["id"]: row for rows in answers for row in rows}
-        missing = [spec.name for there in by_node.values() for spec in there if spec.id not in known]
+        unknown = [spec for there in by_node.values() for spec in there if spec.id not in known]
+        missing = [spec.name for spec in unknown if self._is_there(spec)]  # Others were deleted meanwhile.
         if missing:
             raise Problem(503, "service_unavailable", f"queue '{missing[0]}' has no master at the moment")
         return known
+
+    def _is_there(self, spec: QueueSpec) -> bool:
+        found = self.node.metadata.queues.get((spec.vhost, spec.name))
+        return found is not None and found.id == spec.id
 
     def _is_down(self, spec: QueueSpec) -> bool:
         """Returns whether no node runs that leads the queue, or could within a moment."""

@@ -7,6 +7,7 @@ import http.client
 import json
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,9 @@ import leveret.testing
 from leveret.data import client as data_client
 from leveret.data.client import DataClient, DataError, Refused, Unreachable
 from leveret.data.sheet import REDELIVERED
+from leveret.management.bulk_data import DataHandlers
+from leveret.node.stats.range_reads import RangeReads
+from leveret.node.system import time_slices
 from tests.support.servers import until
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -413,3 +417,35 @@ def test_streams_have_no_leases(channel: Any, client: DataClient) -> None:
     with pytest.raises(Refused, match="not supported by stream queues") as caught:
         client.lease_open("rapids", "l")
     assert caught.value.status == 400
+
+
+def test_a_list_of_queues_lets_others_have_their_turn(
+    node: leveret.testing.Broker, channel: Any, client: DataClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time_slices, "SLICE_S", 0.0)
+    for number in range(4 * time_slices.STEPS):
+        channel.queue_declare(f"sliced{number}")
+    rests = 0
+    made: dict[str, list[int]] = {"extent": [], "_row": []}
+    rest = time_slices.TimeSlices.rest
+
+    async def counted(slices: time_slices.TimeSlices) -> None:
+        nonlocal rests
+        rests += 1
+        await rest(slices)
+
+    def watch(owner: type, name: str) -> None:
+        original = getattr(owner, name)
+
+        def watched(*arguments: Any) -> Any:
+            made[name].append(rests)
+            return original(*arguments)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    monkeypatch.setattr(time_slices.TimeSlices, "rest", counted)
+    watch(RangeReads, "extent")
+    watch(DataHandlers, "_row")
+    assert len(client.queues(pattern="sliced.*")) == 4 * time_slices.STEPS
+    for name, when in made.items():
+        assert max(Counter(when).values()) <= time_slices.STEPS, name

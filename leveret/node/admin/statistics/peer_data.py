@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from leveret.broker.queue.leases import lease_views
 from leveret.node.admin.common.command import ALWAYS, NUMBERS, RUNNING, Commands
 from leveret.node.stats.range_reads import Elsewhere
+from leveret.node.system.time_slices import TimeSlices
 
 if TYPE_CHECKING:
     from leveret.broker.queue.lease import LeaseView
@@ -34,7 +35,7 @@ async def local_data_queues(control: Control, ids: list[int]) -> list[dict[str, 
     """Returns what the master knows, for those of these queues whose master is at this node."""
     node = control.server.node
     rows = []
-    for number in ids:
+    async for number in TimeSlices().each(ids):
         queue = node.broker.queues_by_id.get(number)
         if queue is None or not queue.is_local:
             continue
