@@ -89,7 +89,7 @@ class MemberChanges:
         self.due: dict[int, None] = {}  # Queues to check with the next tick.
         self.looking: list[int] = []  # Queues being checked, which were due with the last tick; the next one last.
         self.unfinished: dict[int, None] = {}  # Queues to check again: at their next view, or after a second.
-        self.ending: dict[int, None] = {}  # Queues for which the end of their move, or of their view, is proposed.
+        self.asked: dict[int, None] = {}  # Queues of which a first view, its end, or the end of a move is proposed.
         self.drawn = 0
         self._last: tuple[Mapping[str, Json], Defaults, bool, Rules] | None = None  # What the last definition means.
         self._seen: frozenset[tuple[str, bool]] = frozenset()  # The cluster's nodes, and whether each runs.
@@ -259,7 +259,7 @@ class MemberChanges:
         if is_done and wanted is None:
             view = queue.mirror.member.view
             assert view is not None and view.ring == (spec.node,)
-            self._conclude(spec, c.EndView(spec.vhost, spec.name, spec.id, view.version))
+            self._propose(spec, c.EndView(spec.vhost, spec.name, spec.id, view.version))
             return False
         return is_done
 
@@ -268,18 +268,19 @@ class MemberChanges:
         goal = moving_to(self.broker.metadata, spec)
         if goal is None or (goal != spec.node and goal in running):
             return goal
-        self._conclude(spec, c.ClearParameter(MOVES, spec.vhost, spec.name))
+        self._propose(spec, c.ClearParameter(MOVES, spec.vhost, spec.name))
         return None
 
-    def _conclude(self, spec: QueueSpec, command: c.Command) -> None:
-        """Propose a command, one at a time for each queue: the next step follows when this is agreed on."""
-        if spec.id in self.ending:
+    def _propose(self, spec: QueueSpec, command: c.Command) -> None:
+        """Propose a command, one at a time for each queue: the next step follows when this is agreed on. Otherwise a
+        queue that is checked again before that would be asked for again, and of very many each second."""
+        if spec.id in self.asked:
             return
 
         def then(applied: Applied) -> None:
-            del self.ending[spec.id]
+            del self.asked[spec.id]
 
-        self.ending[spec.id] = None
+        self.asked[spec.id] = None
         self.broker.propose(command, then)
 
     def _begin(self, queue: LocalQueue, here: Place) -> None:
@@ -288,7 +289,7 @@ class MemberChanges:
         version = spec.last_version + 1
         disk = disk_id(here.folder, here.run, spec.durable, joined=version)
         view = View(version, queue.epoch + 1, here.name, (here.name,), ((here.name, disk),))
-        self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, view), lambda applied: None)
+        self._propose(spec, c.ChangeView(spec.vhost, spec.name, spec.id, view))
 
     def _adjust(
         self, mirror: Mirror, wanted: tuple[str, ...], running: list[str], away: list[str], goal: str | None

@@ -238,3 +238,28 @@ def test_without_its_policy_a_queue_has_no_ring(rings: Rings) -> None:
     rings.place()
     assert rings.servers[TWO].world.metadata.queues["/", "q"].view is None
     assert rings.servers[ONE].world.queue("q").ready_count == 10
+
+
+def test_a_first_view_is_asked_for_once_however_long_it_takes(rings: Rings) -> None:
+    rings._propose(c.DeclareQueue("/", "q", node=ONE))
+    policy(rings, ha_mode="all")
+    world, changes = rings.servers[ONE].world, member_changes(rings)
+    spec = world.metadata.queues["/", "q"]
+    assert spec.view is None
+    asked: list[c.Command] = []
+    answers: list[Any] = []
+
+    def propose(command: c.Command, then: Any, patient: bool = False) -> None:
+        asked.append(command)
+        answers.append(then)
+
+    world.propose = propose  # type: ignore[method-assign]
+    for _ in range(3):
+        changes.watch()
+        changes.tick()
+    (command,) = asked
+    assert isinstance(command, c.ChangeView)
+    answers[0](None)  # It was refused, or overtaken by another.
+    changes.watch()
+    changes.tick()
+    assert len(asked) == 2
