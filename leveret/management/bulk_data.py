@@ -18,7 +18,7 @@ from leveret.base.safe_regex import BadPattern, filter_of
 from leveret.broker.delivery.answers import unreachable
 from leveret.broker.queue.leases import TIMEOUT_MS_MAX, ack_lease, open_lease, release_lease, take_lease
 from leveret.data.sheet import MEDIA_TYPE
-from leveret.management.http.http_messages import Problem, Request, Response, bad_request, json_response
+from leveret.management.http.http_messages import Problem, Request, Response, bad_request, json_bytes, json_response
 from leveret.management.http.pause_check import check_serving
 from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.model.refusals import Refusal
@@ -122,8 +122,8 @@ class DataHandlers:
         slices, rows = TimeSlices(), []
         async for spec in slices.each(specs):
             if spec.id in known or self._is_there(spec):
-                rows.append(self._row(spec, known.get(spec.id), urls))
-        return json_response(rows)
+                rows.append(json_bytes(self._row(spec, known.get(spec.id), urls)))
+        return Response(200, b"[" + b",".join(rows) + b"]")
 
     async def _ask_masters(self, specs: Iterable[QueueSpec], may_be_down: bool) -> dict[int, dict[str, Any]]:
         """By id: what only its master knows of a queue. Queues of nodes that are down are left out, if they may be.

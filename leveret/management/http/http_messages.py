@@ -106,8 +106,12 @@ class Problem(Exception):
 
 
 def json_response(value: object, status: int = 200) -> Response:
+    return Response(status, json_bytes(value))
+
+
+def json_bytes(value: object) -> bytes:
     # ASCII: a name that is no UTF-8 is told by lone surrogates, which cannot be written otherwise.
-    return Response(status, json.dumps(value, separators=(",", ":")).encode("ascii"))
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def bad_request(reason: str) -> Problem:
