@@ -61,6 +61,7 @@ SHORT: Final = {
 ENTRY_CHARACTERS_MAX: Final = 32 << 10
 ENTRY_LINES_MAX: Final = 200
 WRITTEN_AT_ONCE: Final = 64  # Entries in a turn of the event loop, of those that may wait.
+WAITING_MAX: Final = 20_000  # Entries that wait. Beyond that, each new one has the oldest written.
 TAIL_BYTES: Final = 1 << 20  # How much of a file is read for its last lines.
 
 
@@ -293,6 +294,8 @@ class Unhurried:
         if logger.isEnabledFor(level):
             if not self._waiting:
                 self._soon(self._write_some)
+            elif len(self._waiting) >= WAITING_MAX:
+                self._write()
             self._waiting.append((logger, level, time.time(), text))
 
     def write_all(self) -> None:

@@ -368,6 +368,15 @@ def test_what_waits_at_the_end_is_written(kept: Kept) -> None:
     assert kept.texts() == ["a", "b"]
 
 
+def test_no_more_than_so_many_wait(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "WAITING_MAX", 2)
+    notes = logs.Unhurried(lambda write: None)
+    add(notes, "a", "b", "c", "d")
+    assert kept.texts() == ["a", "b"]
+    notes.write_all()
+    assert kept.texts() == ["a", "b", "c", "d"]
+
+
 def test_what_nobody_wants_does_not_wait(kept: Kept) -> None:
     soon: list[Callable[[], None]] = []
     add(logs.Unhurried(soon.append), "a", level=logging.DEBUG)
