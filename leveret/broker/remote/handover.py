@@ -119,7 +119,7 @@ def _unmarked(batch: Batch, lo: int, hi: int) -> list[tuple[int, int]]:
     return merged([(batch.first + at,) * 2 for at in range(lo, hi) if not batch.kinds[at] & REDELIVERED])
 
 
-def unmark(queue: Queue, verdicts: list[tuple[int, ...]]) -> None:
+def unmark(queue: Queue, verdicts: list[tuple[int, int, int]]) -> None:
     """At the new master: remove the redelivered mark from messages that the former one has not delivered before. As far
     as blocks say, they may all have been delivered. Unacknowledged ones are marked if their client requeues them."""
     broker: Broker = queue.host  # type: ignore[assignment]

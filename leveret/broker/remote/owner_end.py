@@ -260,13 +260,13 @@ class OwnerEnd:
         self._touch()
 
     def _on_settle(self, payload: bytes) -> None:
-        self._settle(self.unacked, w.unpack_all(w.VERDICT, payload), w.RETURNED)
+        self._settle(self.unacked, w.unpack_verdicts(payload), w.RETURNED)
 
     def _on_passed(self, payload: bytes) -> None:
         """Verdicts on messages of a queue that the other node led until a moment ago, and this one leads now."""
         _, *key = w.unpack_one(w.PASSED_HEAD, payload)
         number, epoch, block = key
-        verdicts = w.unpack_all(w.VERDICT, payload[w.PASSED_HEAD.size :])
+        verdicts = w.unpack_verdicts(payload[w.PASSED_HEAD.size :])
         out = [(first, last) for verdict, first, last in verdicts if verdict in (w.OUT, w.FIRST_OUT)]
         queue = self.broker.queues_by_id.get(number)
         unacked = self.inherited.setdefault((number, epoch, block), Unacked())
@@ -279,7 +279,7 @@ class OwnerEnd:
         if not unacked.count:
             del self.inherited[number, epoch, block]
 
-    def _settle(self, unacked: Unacked, verdicts: list[tuple[int, ...]], verdict_max: int) -> None:
+    def _settle(self, unacked: Unacked, verdicts: list[tuple[int, int, int]], verdict_max: int) -> None:
         if any(verdict > verdict_max for verdict, _, _ in verdicts):  # Checked before any of them is applied.
             raise BadFrame("a verdict that is not known")
         back: dict[int, list[Delivered]] = {w.REQUEUED: [], w.RETURNED: []}

@@ -175,6 +175,14 @@ def unpack_all(entry: struct.Struct, data: bytes) -> list[tuple[int, ...]]:
     return list(entry.iter_unpack(data))
 
 
+def unpack_verdicts(data: bytes) -> list[tuple[int, int, int]]:
+    """Unpack verdicts on messages. Raises `BadFrame`, also for a range that ends before it begins."""
+    verdicts = [(verdict, first, last) for verdict, first, last in unpack_all(VERDICT, data)]
+    if any(first > last for _, first, last in verdicts):
+        raise BadFrame("a verdict on no message")
+    return verdicts
+
+
 def unpack_one(entry: struct.Struct, data: bytes, at: int = 0) -> tuple[int, ...]:
     """Raises `BadFrame`."""
     if len(data) < at + entry.size:

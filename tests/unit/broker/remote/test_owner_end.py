@@ -48,6 +48,8 @@ def run(content: bytes = b"x") -> bytes:
         (frame_types.PRODUCE, w.U64.pack(0) + w.BUNDLE.pack(1, 1) + w.pack_origin(Origin(b"p", 5, 5)) + run()),
         (frame_types.SETTLE, b"short"),
         (frame_types.SETTLE, w.VERDICT.pack(4, 1, 1)),
+        (frame_types.SETTLE, w.VERDICT.pack(1, 2, 1)),
+        (frame_types.PASSED, w.PASSED_HEAD.pack(0, 1, 1, 1) + w.VERDICT.pack(1, 2, 1)),
         (frame_types.LIMIT, b"short"),
         (frame_types.TAKEN, b"short"),
         (frame_types.ASK, b"short"),
@@ -112,7 +114,7 @@ def test_what_speaks_of_what_is_gone_is_harmless() -> None:
     """Tags and subscriptions that ended while a frame was on its way."""
     cluster, client = started()
     for receiver, sender, kind, payload in (
-        ("b", "a", frame_types.SETTLE, w.VERDICT.pack(w.ACKED, 50, 60) + w.VERDICT.pack(w.REQUEUED, 9, 3)),
+        ("b", "a", frame_types.SETTLE, w.VERDICT.pack(w.ACKED, 50, 60) + w.VERDICT.pack(w.REQUEUED, 61, 90)),
         ("b", "a", frame_types.LIMIT, w.LIMIT_ENTRY.pack(50, 1)),
         ("b", "a", frame_types.TAKEN, w.TAKEN_ENTRY.pack(50, 1)),
         ("b", "a", frame_types.PUBLISH, w.U64.pack(0) + w.BUNDLE.pack(50, 0) + run()),
