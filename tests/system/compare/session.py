@@ -147,6 +147,10 @@ class Peer:
             state.published += 1
             state.unconfirmed.append(state.published)
 
+    def said(self) -> int:
+        """The number of methods that were heard and not taken."""
+        return sum(reply.method is not None for reply in self.replies)
+
     def fenceable(self) -> list[int]:
         if self.ended or self.raw or self.closing:
             return []
@@ -211,8 +215,8 @@ class Session:
         capabilities = given.get("capabilities", ALL_CAPABILITIES)
         frame_max, heartbeat = given.get("frame_max", 131_072), given.get("heartbeat", 0)
         peer.send(hello(user, user, self.vhost, capabilities, frame_max, 2047, heartbeat, (1,)))
-        self._listen(time.monotonic() + ANSWER_S, lambda: len(peer.replies) >= 4 or peer.closing)
-        if len(peer.replies) == 4:  # All is well, and of no interest.
+        self._listen(time.monotonic() + ANSWER_S, lambda: peer.said() >= 4 or peer.closing)
+        if peer.said() == 4:  # All is well, and of no interest; nor are heartbeats.
             peer.replies.clear()
 
     # -- Hearing -----------------------------------------------------------------------------------------------------
@@ -236,9 +240,7 @@ class Session:
         return lambda: self._heard() >= count
 
     def _heard(self) -> int:
-        return sum(len(peer.notes) for peer in self.peers.values()) + len(
-            [1 for peer in self.peers.values() for reply in peer.replies if reply.method is not None]
-        )
+        return sum(len(peer.notes) + peer.said() for peer in self.peers.values())
 
     def _fence(self) -> None:
         """Every channel has dealt with what it was sent."""

@@ -98,19 +98,19 @@ def test_without():
 
 def test_scope_and_place(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nleveret_scope = module\nleveret_where = beside\nleveret_config = default_user = ann")
-    pytester.makeconftest("ports = []")
+    pytester.makeconftest("folders = []")  # Not ports: the system may give one again.
     body = """
 import threading
-from conftest import ports
+from conftest import folders
 
 def test_first(leveret_broker):
     assert leveret_broker.where == "%s" and leveret_broker.user == "ann"
-    ports.append(leveret_broker.port)
+    folders.append(leveret_broker.folder)
 
 def test_second(leveret_broker):
-    ports.append(leveret_broker.port)
+    folders.append(leveret_broker.folder)
 """
-    last = "\ndef test_third():\n    assert [len(set(ports)), len(set(ports[:2]))] == %s"
+    last = "\ndef test_third():\n    assert [len(set(folders)), len(set(folders[:2]))] == %s"
     pytester.makepyfile(test_a=body % "beside", test_b=body % "beside" + last % "[2, 1]")
     pytester.runpytest("-p", "no:asyncio").assert_outcomes(passed=5)
     pytester.makepyfile(test_c=body % "inside", test_d=body % "inside" + last % "[4, 2]")

@@ -125,7 +125,7 @@ def test_publishers_wait_while_too_much_waits_for_the_disk(world: World) -> None
 def test_an_alarm_blocks_who_waits(world: World) -> None:
     """It must not wait in silence: its acks may be what ends the alarm."""
     client = world.client()
-    client.connection.capabilities["connection.blocked"] = True
+    client.connection.capabilities = {"connection.blocked": True}
     client.feed(written(50))
     world.broker.alarm = "low on memory"
     world.crowded = True
