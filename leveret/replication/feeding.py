@@ -96,6 +96,8 @@ class Feeding:
         member = self.member
         if member.master is not None:
             return self.has_news
+        if member.is_newborn:
+            return False  # Its group is at rest before its first block.
         if not member.matched or self._asked or self.has_news:
             return True
         for name in self.left:
@@ -149,7 +151,7 @@ class Feeding:
         self._drop(peer)
         if peer in self.waiting:
             del self.waiting[peer]
-        if self.feed == peer:
+        if self.feed == peer or (self.member.is_newborn and peer in self.left):
             self.feed = None
             self.seek()
 
@@ -253,7 +255,6 @@ class Feeding:
         if not was_matched:
             if not (was_newborn and tail.end == 1):  # The start block of a new group is reported when it is on disk.
                 member.report()
-            self.serve_waiting()
         member.raise_version(frame.version)
         member.confirm_to(min(frame.confirmed, tail.end))
 
@@ -349,6 +350,8 @@ class Feeding:
 
     def flush(self) -> None:
         self.moved = False
+        if self.waiting and self.member.matched:
+            self.serve_waiting()
         end = self.member.tail.end
         for child in self.children:
             if child.next <= end:

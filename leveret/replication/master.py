@@ -41,6 +41,7 @@ from leveret.replication.ring_frames import NEWBORN_PATIENCE, Confirmed, Entry, 
 
 if TYPE_CHECKING:
     from leveret.replication.member import Member
+    from leveret.storage.format.queue_block import Block
 
 _NOBODY = 1 << 62
 
@@ -60,7 +61,7 @@ class Master:
 
     __slots__ = (
         "member", "view", "epoch", "start_number", "table", "told_order", "maybe", "joining", "not_again", "marks",
-        "stuck", "handing", "hasty", "own_late", "_others", "_rested", "_told", "_needed",
+        "stuck", "handing", "hasty", "own_late", "opened", "_others", "_rested", "_told", "_needed",
     )  # fmt: skip
 
     def __init__(self, member: Member, view: View) -> None:
@@ -78,6 +79,7 @@ class Master:
         self.handing: tuple[str, int] | None = None  # The next master, and the time limit.
         self.hasty = False  # The hand-over does not wait for disks.
         self.own_late = 0  # Ticks for which only this node's disk has held up confirms.
+        self.opened = False  # The log has the start block.
         self._others = 0  # The block that all others had on disk at the last tick.
         self._rested = 0  # The end of the log when all that count last had all of it; then `stuck` is empty.
         self._told = (0, 0)
@@ -87,17 +89,41 @@ class Master:
     def start(self) -> None:
         member = self.member
         tail = member.tail.upto(member.confirmed + 1, member.tail.end)
+        works = self._is_new and member.majority  # The others assume that the master of a new group does.
+        if not (works and self._may_rest()):
+            self._open(tail)
+        member.do(Started(self.epoch, self.start_number, tail, self.view.lossy == self.epoch))
+        if not works:
+            self.pulse_all()
+
+    @property
+    def _is_new(self) -> bool:
+        return self.member.born and self.view.version == 1
+
+    def _may_rest(self) -> bool:
+        """Return whether the start block can wait for the first block of the queue: nothing has been in it, and nobody
+        else has anything to report."""
+        member, view = self.member, self.view
+        return member.is_newborn and not member.messages and 1 < len(view.ring) == len(view.in_sync)
+
+    def open(self) -> None:
+        """Append the start block, unless that is done."""
+        if not self.opened:
+            self._open(())
+
+    def _open(self, tail: tuple[Block, ...]) -> None:
+        self.opened = True
+        member = self.member
         lost = [] if member.complete else member.lost(member.group)
         marks = None if member.start_marks is None else member.start_marks(member.group, member.tail.last_epoch, tail)
         member.append((start_block(member.group, self.epoch, self.start_number, lost, marks),))
         if not member.complete:  # It was promoted by force: all members must agree on what is left of the queue.
             member.become_complete(self.start_number)
-        member.do(Started(self.epoch, self.start_number, tail, self.view.lossy == self.epoch))
-        if not member.born or not member.majority:  # The others assume that the master of a new group works.
-            self.pulse_all()
 
     @property
     def wants_tick(self) -> bool:
+        if not self.opened:
+            return self.handing is not None
         end = self.member.tail.end
         waits = self.member.confirmed < end or self.handing is not None or bool(self.joining or self.maybe)
         return waits or self.marks[0] < end or self._lags() or self._is_unsettled()
@@ -113,6 +139,14 @@ class Master:
             found.append(Lag(name, counts, complete, tail.end - durable, tail.bytes_between(durable, tail.end)))
         return found
 
+    def report_of(self, name: str) -> Entry | None:
+        """Return the last report of a member. One that is in sync by the first view of a new group need not report that
+        it has no block."""
+        entry, disk = self.table.get(name), self.view.disk_of(name)
+        if entry is None and disk is not None and self._is_new:
+            return Entry(disk, 0, 0, 0, True)
+        return entry
+
     def lowest(self) -> int:
         """Return the block that every other connected member has on disk. Others will have to be filled anyway."""
         found = _NOBODY
@@ -127,6 +161,8 @@ class Master:
     def on_view(self, view: View) -> None:
         """Note a newer view of this epoch: all earlier proposals are decided."""
         self.view = view
+        if view.version > 1:
+            self.open()
         self.maybe = NO_SET
         ring, in_sync, joined = set(view.ring), set(view.in_sync), self.member.joined
         left = {key: age for key, age in self.joining.items() if key not in in_sync and key[0] in ring}
@@ -143,6 +179,7 @@ class Master:
         if name not in self.view.ring or name == self.member.me or (old is not None and entry.stamp <= old.stamp):
             return
         if (old is not None and entry.disk == old.disk) or is_of(name, entry.disk, self.member.joined):
+            self.open()
             self.table[name] = entry  # Another copy has left, does not know it yet, and will be deleted.
             if not entry.complete and self.member.ordered is not None and self.told_order.get(name) != entry.disk:
                 # It is new, or was restarted since the order.
@@ -156,6 +193,7 @@ class Master:
             self.table.pop(peer, None)  # It must report again before it is waited for.
 
     def on_leave(self, peer: str) -> None:
+        self.open()
         if peer != self.member.me and peer in self.view.ring:
             self.table.pop(peer, None)
             ring = tuple(name for name in self.view.ring if name != peer)

@@ -92,9 +92,9 @@ _NOBODY: Final[Mapping[str, int]] = {}
 
 class Member:
     """One copy of a mirrored queue. `life` rises with every member that this node makes for the group, over its
-    restarts too: frames of an earlier one may still arrive. `born`: the group was created by a command that this very
-    process proposed, so no process can have led its first epoch before. `start_marks`: what the queue has to remember
-    of the epoch before, for the start block."""
+    restarts too: frames of an earlier one may still arrive. `born`: the group was created while this very process
+    follows the metadata, so no earlier one can have led its first epoch, or had a copy. `start_marks`: what the queue
+    has to remember of the epoch before, for the start block."""
 
     __slots__ = (
         "group", "me", "disk", "lost", "options", "born", "out", "view", "joined", "version", "links", "majority",
@@ -169,9 +169,10 @@ class Member:
 
     @property
     def is_newborn(self) -> bool:
-        """Whether the group was just created and this copy has no block yet. The master assumes as much, so nothing is
-        reported: very many groups may be created at once."""
-        return self.view is not None and self.view.version == 1 and self.tail.end == 0 and self.in_sync
+        """Whether the group was created while this process runs, and this copy has no block yet. The master assumes as
+        much, so nothing is reported: very many groups may be created at once, and wait long for their first block."""
+        is_first = self.view is not None and self.view.version == 1
+        return self.born and is_first and self.tail.end == 0 and self.in_sync
 
     @property
     def has_lost_blocks(self) -> bool:
@@ -366,6 +367,8 @@ class Member:
         assert self.view is not None
         if block.epoch != self.view.epoch:
             raise ProtocolError(f"a block of epoch {block.epoch} in epoch {self.view.epoch}")
+        if self.master is not None:
+            self.master.open()
         self.append((block,))
         return True
 
@@ -530,8 +533,6 @@ class Member:
         if leads and (old is not None or self.born) and self.in_sync and self.may_lead:
             self.master = Master(self, view)
             self.master.start()
-            self.neighbours.serve_waiting()  # Members that got the view earlier have asked already.
-        self.born = False
 
     def _stop(self, handed: bool = False) -> None:
         assert self.master is not None

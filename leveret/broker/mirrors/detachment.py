@@ -127,9 +127,8 @@ class Detachment:
     def read(payload: bytes) -> DetachedRecord:
         """Raises `BadFrame`."""
         anchors = Anchors.unpack(payload)
-        entries = w.unpack_all(w.VERDICT, payload[w.DETACHED_HEAD.size :])
-        verdicts = [(verdict, first, last) for verdict, first, last in entries]
-        if any(verdict not in (*RESERVED, w.REQUEUED) or first > last for verdict, first, last in verdicts):
+        verdicts = w.unpack_verdicts(payload[w.DETACHED_HEAD.size :])
+        if any(verdict not in (*RESERVED, w.REQUEUED) for verdict, _, _ in verdicts):
             raise BadFrame("an unknown verdict on messages")
         return DetachedRecord(anchors, verdicts)
 
@@ -188,7 +187,7 @@ class Detachment:
         if mirror.queue is None and tail.end > member.confirmed:
             last = max(map(last_message, tail.upto(member.confirmed + 1, tail.end)))
             end = Anchor(tail.last_epoch, tail.end, max(applied, last))
-        return Anchors(sure, end) if end.epoch > 0 else None
+        return Anchors(sure, end) if end.epoch > 0 or not end.bound else None
 
     def _marks(self, mirror: Mirror) -> dict[bytes, bytes]:
         """Returns the durable state of this node's copy, as far as its messages are delivered from here."""
@@ -394,8 +393,9 @@ def _not_waiting(queue: Queue, live: RangeSet) -> RangeSet:
 
 
 def _knows(mirror: Mirror, anchor: Anchor) -> bool:
-    """Returns whether a log has this very block, and so means the same messages by numbers up to there."""
-    return anchor.epoch > 0 and mirror.member.tail.epoch_at(anchor.block) == anchor.epoch
+    """Returns whether a log has this very block, and so means the same messages by numbers up to there. Each log begins
+    with nothing."""
+    return mirror.member.tail.epoch_at(anchor.block) == anchor.epoch
 
 
 def _bound(queue: LocalQueue, anchors: Anchors) -> int:

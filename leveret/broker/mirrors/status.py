@@ -74,7 +74,7 @@ def lags(mirror: Mirror, store: MirrorStore | None, now_ms: int) -> list[Lag]:
     for name in master.view.ring:
         if name == member.me:
             continue
-        entry, running = master.table.get(name), name in member.links
+        entry, running = master.report_of(name), name in member.links
         counts = master.view.disk_of(name) is not None
         if entry is None or not running or not (entry.complete or (entry.lacks and store is not None)):
             found.append(Lag(name, running, counts, entry is not None and entry.complete, None, None, None))

@@ -158,9 +158,9 @@ def give(to: Member, src: str, frame: Frame, sync: bool = True) -> list[Effect]:
 def publish(to: Member, count: int = 1, size: int = 1, kind: int = PERSISTENT) -> None:
     """Blocks of one message each."""
     for _ in range(count):
-        assert to.view is not None
-        first = to.tail.end * 10
-        assert to.submit(block(to.view.epoch, to.tail.end + 1, first, (b"x" * size,), kind=kind))
+        assert to.view is not None and to.master is not None
+        end = max(to.tail.end, to.master.start_number)  # The start block of a new group comes with the first of these.
+        assert to.submit(block(to.view.epoch, end + 1, end * 10, (b"x" * size,), kind=kind))
 
 
 def tick(of: Member, count: int = 1, sync: bool = True) -> list[Effect]:

@@ -175,7 +175,7 @@ MUTATIONS: Final = [
     _bug(
         0,
         "a forced start is silent",
-        ("Master.start", "lost = [] if member.complete else member.lost(member.group)", "lost = []"),
+        ("Master._open", "lost = [] if member.complete else member.lost(member.group)", "lost = []"),
     ),
     _bug(2, "an unmatched log reports its numbers", ("Member.entry", "not self.matched", "False")),
     _bug(
@@ -340,7 +340,21 @@ MUTATIONS: Final = [
         "what is confirmed is not told at rest",
         ("Feeding.on_tick", "child.told < self.member.confirmed", "False"),
     ),
-    _bug(0, "an early attach is lost", ("Feeding.on_blocks", "self.serve_waiting()", "pass")),
+    _bug(0, "an early attach is lost", ("Feeding.flush", "self.serve_waiting()", "pass")),
+    _bug(0, "a new group has no start block", ("Member.submit", "self.master.open()", "pass")),
+    _bug(0, "a new group takes reports before its start block", ("Master.on_entry", "self.open()", "pass")),
+    _bug(0, "a new group gets others before its start block", ("Master.on_view", "self.open()", "pass")),
+    _bug(0, "a new group writes a block at once", ("Master.start", "works and self._may_rest()", "False")),
+    _bug(
+        0,
+        "a mirror without blocks does not look for another feeder",
+        ("Feeding.on_peer_down", "self.member.is_newborn and peer in self.left", "False"),
+    ),
+    _bug(
+        0,
+        "a restarted mirror without blocks says nothing",
+        ("Member.is_newborn", "self.born", "True"),
+    ),
     _bug(0, "numbers are not relayed", ("Feeding.on_numbers", "self.relay = {**self.relay, name: entry}", "pass")),
     _bug(0, "one who is too slow is not turned away", ("Feeding._push", "child.next <= tail.base", "False")),
     _bug(0, "proposes without a majority", ("MasterWatch._decide", "not member.majority", "False")),

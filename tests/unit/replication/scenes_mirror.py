@@ -8,6 +8,7 @@ from leveret.replication.ring_frames import (
     Blocks,
     Deny,
     Detach,
+    Entry,
     Got,
     Numbers,
     Options,
@@ -15,7 +16,10 @@ from leveret.replication.ring_frames import (
     ProtocolError,
     Pulse,
     Reset,
+    Send,
+    Started,
     Truncate,
+    Write,
 )
 
 from .lab import (
@@ -30,6 +34,7 @@ from .lab import (
     lead,
     member,
     numbers,
+    proposed,
     publish,
     say,
     sent,
@@ -329,8 +334,71 @@ def one_too_slow_for_what_is_kept_is_turned_away_and_then_reset() -> None:
 
 
 @scenario
-def a_newborn_mirror_reports_only_that_its_first_block_is_on_disk() -> None:
+def a_new_group_writes_and_sends_no_block_before_the_first_of_its_queue() -> None:
+    master = member("a", links="bc", born=True)
+    master.on_view(view(1, 1, "a", "abc"))
+    effects = drain(master)
+    started = [one for one in effects if isinstance(one, Started)]
+    assert [(one.epoch, one.number) for one in started] == [(1, 1)] and master.serving
+    assert not any(isinstance(one, Write | Send) for one in effects) and not master.wants_tick
+    assert not give(master, "b", Attach(1, 1, (), 0)) and not master.wants_tick
+    publish(master)
+    assert [one.number for frame in sent(drain(master), Blocks, "b") for one in frame.blocks] == [1, 2]
+    assert master.wants_tick
+
+
+@scenario
+def a_new_group_gets_its_start_block_when_a_member_reports() -> None:
+    """One that was restarted has to report, so something has happened that the first view does not say."""
+    master = member("a", links="bc", born=True)
+    master.on_view(view(1, 1, "a", "abc"))
+    drain(master)
+    give(master, "b", Attach(1, 1, (), 0))
+    effects = give(master, "b", Numbers(1, (("b", Entry("b.7", 1, 0, 0, False)),)))
+    assert changes(effects, Append) and [len(frame.blocks) for frame in sent(effects, Blocks, "b")] == [1]
+    assert proposed(tick(master, 100)), "the copy in sync is gone"
+
+
+@scenario
+def a_new_group_gets_its_start_block_with_its_second_view() -> None:
+    master = member("a", links="bc", born=True)
+    master.on_view(view(1, 1, "a", "abc"))
+    drain(master)
+    master.on_view(view(2, 1, "a", "ab", ring="abc"))
+    assert changes(drain(master), Append) and master.wants_tick
+
+
+@scenario
+def a_new_group_is_handed_over_without_a_block() -> None:
+    master = member("a", links="bc", born=True)
+    master.on_view(view(1, 1, "a", "abc"))
+    drain(master)
+    assert master.hand_over("c")
+    effects = drain(master)
+    assert proposed(effects) == [view(2, 2, "c", "abc", ring="abc")]
+    assert not any(isinstance(one, Write) for one in effects)
+
+
+@scenario
+def a_mirror_without_blocks_rests_and_finds_another_feeder() -> None:
+    mirror = member("c", links="ab", born=True)
+    mirror.on_view(view(1, 1, "a", "abc"))
+    assert sent(drain(mirror), Attach, "b") and not mirror.wants_tick
+    mirror.on_peer_down("b")
+    assert sent(drain(mirror), Attach, "a") and not mirror.wants_tick
+
+
+@scenario
+def a_restarted_mirror_without_blocks_reports_and_does_not_claim_to_hear_its_master() -> None:
     mirror = member("b", links="ac")
+    mirror.on_view(view(1, 1, "a", "abc"))
+    effects = drain(mirror)
+    assert [entry[2:5] for entry in numbers(effects, "b")] == [(0, 0, False)] and not mirror.doubt.hears
+
+
+@scenario
+def a_newborn_mirror_reports_only_that_its_first_block_is_on_disk() -> None:
+    mirror = member("b", links="ac", born=True)
     mirror.on_view(view(1, 1, "a", "abc"))
     mirror.on_peer_up("a")
     effects = drain(mirror)
@@ -343,7 +411,7 @@ def a_newborn_mirror_reports_only_that_its_first_block_is_on_disk() -> None:
 
 @scenario
 def a_newborn_mirror_that_gets_messages_reports_them_at_once() -> None:
-    mirror = member("b", links="ac")
+    mirror = member("b", links="ac", born=True)
     mirror.on_view(view(1, 1, "a", "abc"))
     drain(mirror)
     mirror.on_frame("a", Blocks(1, 1, 0, 0, 0, blocks(1, 1, 2)))
@@ -352,7 +420,7 @@ def a_newborn_mirror_that_gets_messages_reports_them_at_once() -> None:
 
 @scenario
 def a_newborn_mirror_takes_its_master_for_one_that_works_until_its_link_is_lost() -> None:
-    mirror = member("b", links="ac")
+    mirror = member("b", links="ac", born=True)
     mirror.on_view(view(1, 1, "a", "abc"))
     drain(mirror)
     assert mirror.doubt.hears and not sent(tick(mirror, 20), Poll)
@@ -373,7 +441,7 @@ def a_newborn_master_without_a_majority_says_so() -> None:
 
 @scenario
 def a_newborn_group_whose_master_was_lost_reports_as_any() -> None:
-    mirror = member("b", links="ac")
+    mirror = member("b", links="ac", born=True)
     mirror.on_view(view(1, 1, "a", "abc"))
     drain(mirror)
     mirror.on_view(view(2, 2, "c", "bc", ring="bc"))

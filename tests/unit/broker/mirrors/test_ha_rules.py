@@ -167,6 +167,7 @@ def standing_still(rings: Rings, *nodes: str) -> tuple[Mirror, Confirms]:
     policy(rings, ha_mode="nodes", ha_params=[*nodes, THREE], ha_sync_blocking=True)
     number = rings.declare("q", *nodes)
     rings.publish(ONE, "q", 10)
+    rings.tick(1)  # Mirrors hear that it is confirmed and drop its block, so that three cannot have it from them.
     rings.place()
     mirror = rings.copy(ONE, number)
     rings.stuck.add(THREE)
