@@ -175,7 +175,7 @@ def test_restarted_under_load(nodes: Cluster, name: str) -> None:
 
 def test_a_node_at_another_port(nodes: Cluster, name: str) -> None:
     """It tells the others where it is; they need not be restarted."""
-    mover = nodes.others(nodes.leader())[0]
+    mover = nodes.others(nodes.leader(), nodes[0])[0]  # Later tests start nodes that join at the first one's port.
     mover.channel().queue_declare(name, durable=True)
     mover.stop()
     mover.cluster_port, mover.port = free_port(), free_port()
