@@ -19,9 +19,10 @@ only change when something is given to them. A thousand idle queues cost nothing
 **Views.** `ProposeView` is a metadata command: compare-and-set of the queue's view, refused if `misfit(old, new)` gives
 a reason. Its proposer learns the outcome only by `on_view`, which every member gets with every committed view
 (some may be skipped). The *first* view of a process is read through the consensus: a barrier read, not what the local
-log happens to hold. `born` is true only where this very process proposed the command that made the queue, or that made
-it mirrored. In the latter case the epoch is above that of all its blocks; and a queue without mirrors takes a new epoch
-at each start, for it may have lost blocks that were mirrored once. `on_majority` tells whether this node reaches the
+log happens to hold. `born` is true where this process, with a store that is open and metadata that are not behind, saw
+the queue being made, or made mirrored: so no earlier process on this disk had a copy. In the latter case the epoch is
+above that of all blocks of the queue; and a queue without mirrors takes a new epoch at each start, for it may have lost
+blocks that were mirrored once. `on_majority` tells whether this node reaches the
 consensus. `Left`: this node is no longer in the ring. Its copy may be deleted and the member dropped; if the node is
 named again, it gets a new member, which sees no older view, with a higher `life` and, if the copy was deleted, another
 disk id: frames of the old member may still arrive, and the master must not take its numbers for those of the new one.
@@ -29,7 +30,8 @@ disk id: frames of the old member may still arrive, and the master must not take
 **The master's queue.** `Started(epoch, number, tail, forced)`: make the queue from what is stored and the blocks of
 `tail` behind it; its epoch is `epoch`, its last block `number`. That is the start block, with the marks that
 `start_marks` gave for it: what the queue has to remember of the epoch before is in every log that has a block of the
-new one. From then on each block it makes is given to `submit`
+new one. A new group has no epoch before: it is at rest until its first block, and then the start block comes before
+that, numbered the same as if it had come at once. From then on each block it makes is given to `submit`
 (in order, none left out) while `serving`; publishers wait while `is_crowded`. `Confirmed(durable, received)`: confirm
 persistent messages of blocks up to the first number, transient ones up to the second. `Stopped`: drop the queue, it is
 led elsewhere; if it was handed over, blocks that are not confirmed yet are confirmed when they are applied here.
@@ -62,7 +64,7 @@ durable queues transient messages travel in the same blocks; their contents need
 settled meanwhile may be included.
 
 **Policies.** `change_ring` (master only) changes the members; `change_options`; `order` (master only) synchronises on
-demand, see `filling.progress`; `force` is for an operator; `master.lag()` and `in_sync` are for statistics.
+demand, see `filling.progress`; `force` is for an operator; `master.report_of()` and `in_sync` are for statistics.
 
 `broker.mirrors` imports it; it imports `leveret.metadata`, `leveret.storage.format` and `leveret.base`.
 """

@@ -10,6 +10,10 @@ taken for the old one. So an older master lacks the acknowledgement of at least 
 Numbers are kept per member, and the newest report of each counts, whichever way it came. A minimum alone would not say
 which member is behind, nor over which in-sync set it was taken.
 
+**A new group** that was made while the processes of all its members ran has nothing to agree on: no member has a block,
+and each knows that of the others. Its master appends the start block only before the first block of the queue, or when
+anything else happens in the group: another view, a report. Until then the group costs no disk, no frames and no ticks.
+
 **Removing.** A member that holds up a confirm without progress is removed from the in-sync set by a committed view, and
 only then the master confirms without it. A queue at rest waits for no member, so the loss of one does not matter: it
 has all that is confirmed, and may well be promoted when it is back.
@@ -32,7 +36,7 @@ the former had died.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from leveret.base.shared_values import NO_DICT, NO_SET, shared
 from leveret.metadata.model.view import Disk, View, forced, is_of
@@ -44,16 +48,6 @@ if TYPE_CHECKING:
     from leveret.storage.format.queue_block import Block
 
 _NOBODY = 1 << 62
-
-
-class Lag(NamedTuple):
-    """How far a member is behind the end of the master's log."""
-
-    member: str
-    in_sync: bool
-    complete: bool
-    blocks: int
-    bytes: int
 
 
 class Master:
@@ -127,17 +121,6 @@ class Master:
         end = self.member.tail.end
         waits = self.member.confirmed < end or self.handing is not None or bool(self.joining or self.maybe)
         return waits or self.marks[0] < end or self._lags() or self._is_unsettled()
-
-    def lag(self) -> list[Lag]:
-        tail = self.member.tail
-        found = []
-        for name in self.view.ring:
-            entry = self.table.get(name)
-            durable = self.member.own_durable if name == self.member.me else entry.durable if entry else 0
-            complete = name == self.member.me or (entry is not None and entry.complete)
-            counts = self.view.disk_of(name) is not None
-            found.append(Lag(name, counts, complete, tail.end - durable, tail.bytes_between(durable, tail.end)))
-        return found
 
     def report_of(self, name: str) -> Entry | None:
         """Return the last report of a member. One that is in sync by the first view of a new group need not report that

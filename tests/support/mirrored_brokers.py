@@ -40,7 +40,8 @@ class RingMember(Member):
                     mirrors.submit(queue.mirror, 1_000)
                 else:
                     self._commit(queue)
-            mirrors.flush()
+            if mirrors.has_work:
+                mirrors.flush()
             written, self.store.unsynced = self.store.unsynced, {}
             for number, write in written.items():
                 mirrors.on_synced(number, write)

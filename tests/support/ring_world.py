@@ -246,7 +246,8 @@ class Rings:
             if queue.mirror is not None:
                 broker.mirrors.submit(queue.mirror, 1_000)
         busy = broker.mirrors.has_work
-        broker.mirrors.flush()
+        if busy:  # As a node does.
+            broker.mirrors.flush()
         busy |= bool(broker.dirty)
         if server.name in self.stuck:
             return busy

@@ -208,6 +208,7 @@ class MirrorManager:
         self.early_age = 0  # Ticks since there was none.
         self.older: set[str] = set()  # Peers that do not know pieces with the field `requeued`.
         self.packers: dict[str, Packer] = {}
+        self.packed = False  # They have frames.
         self.unpackers: dict[str, Unpacker] = {}
         self.links: frozenset[str] = NO_SET  # The peers of these, one object for all copies that are made.
         self.majority = True
@@ -231,7 +232,7 @@ class MirrorManager:
     @property
     def has_work(self) -> bool:
         """Returns whether there is something for `flush` to do."""
-        if self.touched or self.performing or self.due:
+        if self.touched or self.performing or self.due or self.packed:
             return True
         return bool(self.broadcast.events) and self._may_tell()
 
@@ -651,6 +652,7 @@ class MirrorManager:
                 if mirror.heard != self.broadcast.told:
                     self.broadcast.catch_up(mirror)
                 left -= self._perform(mirror)
+        self.packed = False
         for peer, packer in self.packers.items():
             for payload in packer.take():
                 self.broker.node.send(peer, RING, payload)  # type: ignore[arg-type]
@@ -682,6 +684,7 @@ class MirrorManager:
         packer = self.packers.get(effect.to)
         if packer is not None:
             packer.add(mirror.spec.id, effect.frame)
+            self.packed = True
 
     def _write(self, mirror: Mirror, effect: f.Write) -> None:
         assert self.store is not None

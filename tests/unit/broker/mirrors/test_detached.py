@@ -174,6 +174,22 @@ def test_a_queue_that_never_had_a_message_marks_nothing() -> None:
     assert not queue.requeued  # A range from 1 to 0 would stop each node that reads the block back.
 
 
+@pytest.mark.parametrize("master", ["a", "b"])
+def test_a_queue_that_nobody_used_before_is_served_by_both(master: str) -> None:
+    pair = Pair(master)
+    assert pair["b"].broker.mirrors.mirrors[pair.number].member.tail.end == 0
+    pair.cut()
+    pair.fill(b"1")
+    client = consumer(pair, "b")
+    client.publish("q", b"2", delivery_mode=2)
+    assert delivered(client) == [(b"2", False)]
+    client.send(m.BasicAck(1))
+    pair.heal()
+    pair.pass_time(20)
+    client.lose()
+    assert delivered(consumer(pair, "a")) == [(b"1", True)] and pair.is_forgotten()
+
+
 def test_without_ignore_nothing_is_handed_out_and_nothing_marked() -> None:
     pair = Pair(handling=PAUSE)
     pair.fill(*BODIES)

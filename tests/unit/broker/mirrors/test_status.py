@@ -45,6 +45,20 @@ def test_mirrors_that_have_all_are_not_behind(rings: Rings) -> None:
     assert state(mirror) == "running"
 
 
+def test_mirrors_of_a_queue_that_nobody_used_are_not_behind(rings: Rings) -> None:
+    number = rings.declare("q", "a", "b", "c")
+    mirror = rings.copy("a", number)
+    assert mirror.member.tail.end == 0, "no block before the first message"
+    assert [tuple(lag) for lag in lags(mirror, mirrors_store(rings, "a"), 9_000)] == [
+        ("b", True, True, True, 0, 0, 0.0),
+        ("c", True, True, True, 0, 0, 0.0),
+    ]
+    assert (synchronised(mirror), state(mirror)) == (["b", "c"], "running")
+    rings.kill("c")
+    (_, gone) = lags(mirror, mirrors_store(rings, "a"), 9_000)
+    assert (gone.node, gone.running, gone.messages) == ("c", False, None)
+
+
 def mirrors_store(rings: Rings, name: str) -> MirrorStore:
     store = rings.servers[name].world.broker.mirrors.store
     assert store is not None
