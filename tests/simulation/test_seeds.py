@@ -41,7 +41,7 @@ VARIED_GROUPS = [(3, 0, 3), long(3, 0, 5), long(3, 5, 16), (2, 0, 3), long(2, 3,
 STRATEGY_GROUPS = [
     (3, False, 3, 6), long(3, False, 0, 6), (3, True, 3, 5), long(3, True, 0, 5), (2, True, 4, 8), long(5, False, 0, 8),
 ]  # fmt: skip
-SPECIAL_GROUPS = [(1, False, 0, 4), (3, False, 0, 1), (3, True, 0, 1), long(3, True, 0, 2)]
+SPECIAL_GROUPS = [(1, False, 0, 4), (3, False, 0, 1), (3, True, 0, 2)]
 FEATURED_GROUPS = [
     (1, False, 0, 8), (3, False, 0, 2), long(3, False, 0, 4), (3, True, 0, 2), long(3, True, 0, 4), (2, True, 0, 1),
     long(2, True, 0, 2), long(5, True, 0, 1),
