@@ -293,7 +293,7 @@ MIRRORED: Final = (
         "MirrorManager.submit",
         "block.enqueued = run.cut(0, len(run.contents))",
         "pass",
-        first=49,
+        first=227,
     ),
     _mirrored(
         "a write counts as synced at once",
