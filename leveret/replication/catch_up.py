@@ -93,7 +93,7 @@ class Filling:
         self.after = found.after  # Messages up to here are done.
         self.have = found.have
         self.marked = found.marked or found.after > 0  # It has the queue's marks, which come with the first piece.
-        self.wanted = member.options.filling
+        self.wanted = member.options.filling if member.ordered is None else member.ordered
         self.yielding = False  # Whether queues are in use; set by the shell before each tick.
         self._asked: str | None = None
         self._age = 0  # Ticks since the last request.
@@ -237,9 +237,6 @@ class Source:
         """Drop the request of a member, if there is one."""
         if peer in self.reads:
             del self.reads[peer]
-
-    def forget_all(self) -> None:
-        self.reads = NO_DICT
 
     def on_fetch(self, src: str, frame: Fetch) -> None:
         member = self.member

@@ -82,7 +82,7 @@ class Feeding:
         self.left: tuple[str, ...] = ()  # Members that may feed this one, nearest first.
         self.feed: str | None = None
         self.children: tuple[Child, ...] = ()
-        self.waiting: dict[str, Attach] = NO_DICT  # Members to be fed once this log is matched.
+        self.waiting: tuple[tuple[str, Attach], ...] = ()  # Members to be fed once this log is matched.
         self.relay: dict[str, Entry] = NO_DICT  # Numbers of others, to be passed on towards the master.
         self.moved = False  # There are blocks or numbers for the children.
         self._tried = 0  # How many members on the left were asked in vain.
@@ -140,7 +140,7 @@ class Feeding:
         if is_new_epoch:
             self.children, self.relay = (), NO_DICT
             if self.waiting:
-                self.waiting = {peer: attach for peer, attach in self.waiting.items() if attach.epoch >= view.epoch}
+                self.waiting = tuple(item for item in self.waiting if item[1].epoch >= view.epoch)
             self.feed, self._lagged = None, -1
 
     def on_peer_up(self, peer: str) -> None:
@@ -149,8 +149,7 @@ class Feeding:
 
     def on_peer_down(self, peer: str) -> None:
         self._drop(peer)
-        if peer in self.waiting:
-            del self.waiting[peer]
+        self._wait_no_longer(peer)
         if self.feed == peer or (self.member.is_newborn and peer in self.left):
             self.feed = None
             self.seek()
@@ -328,12 +327,17 @@ class Feeding:
 
     def wait(self, src: str, frame: Attach) -> None:
         """Note a member that wants to be fed, and cannot be yet."""
-        self.waiting = self.waiting or {}
-        self.waiting[src] = frame
+        self._wait_no_longer(src)
+        waiting = (*self.waiting, (src, frame))
+        self.waiting = waiting if frame.end else shared(waiting)  # The same members wait at many new queues.
+
+    def _wait_no_longer(self, src: str) -> None:
+        if self.waiting:
+            self.waiting = tuple(item for item in self.waiting if item[0] != src)
 
     def serve_waiting(self) -> None:
-        waiting, self.waiting = self.waiting, NO_DICT
-        for peer, attach in waiting.items():
+        waiting, self.waiting = self.waiting, ()
+        for peer, attach in waiting:
             self.on_attach(peer, attach)
 
     def on_detach(self, src: str, frame: Detach) -> None:

@@ -63,7 +63,7 @@ class Master:
         self.view = view
         self.epoch = view.epoch
         self.start_number = member.tail.end + 1
-        self.table: dict[str, Entry] = {}  # The last report of each other member, in this epoch.
+        self.table: dict[str, Entry] = NO_DICT  # The last report of each other member, in this epoch.
         self.told_order: dict[str, str] = NO_DICT  # Members, with their disk ids, that know the operator's order.
         self.maybe: frozenset[Disk] = NO_SET
         self.joining: dict[Disk, int] = NO_DICT  # By joining member: ticks for which confirms have waited.
@@ -163,6 +163,7 @@ class Master:
             return
         if (old is not None and entry.disk == old.disk) or is_of(name, entry.disk, self.member.joined):
             self.open()
+            self.table = self.table or {}
             self.table[name] = entry  # Another copy has left, does not know it yet, and will be deleted.
             if not entry.complete and self.member.ordered is not None and self.told_order.get(name) != entry.disk:
                 # It is new, or was restarted since the order.
@@ -173,12 +174,16 @@ class Master:
         if peer in self.told_order:
             del self.told_order[peer]
         if self.view.disk_of(peer) is None:
-            self.table.pop(peer, None)  # It must report again before it is waited for.
+            self._forget_report(peer)  # It must report again before it is waited for.
+
+    def _forget_report(self, peer: str) -> None:
+        if peer in self.table:
+            del self.table[peer]
 
     def on_leave(self, peer: str) -> None:
         self.open()
         if peer != self.member.me and peer in self.view.ring:
-            self.table.pop(peer, None)
+            self._forget_report(peer)
             ring = tuple(name for name in self.view.ring if name != peer)
             self._propose(ring=ring, in_sync=tuple(key for key in self.view.in_sync if key[0] != peer))
 

@@ -100,7 +100,7 @@ class Member:
         "group", "me", "disk", "lost", "options", "born", "out", "view", "joined", "version", "links", "majority",
         "ordered", "failed", "ticks", "proposal_age", "tail", "confirmed", "messages", "delivered", "durable",
         "complete", "read_at", "written", "synced_to", "floor", "unsynced", "_report", "_forget_due", "_stamp",
-        "neighbours", "master", "doubt", "filling", "source", "start_marks",
+        "neighbours", "master", "doubt", "_filling", "_source", "start_marks",
     )  # fmt: skip
 
     def __init__(
@@ -153,10 +153,23 @@ class Member:
         self.neighbours = Feeding(self)
         self.master: Master | None = None
         self.doubt = MasterWatch(self)
-        self.filling = Filling(self, found)
-        self.source = Source(self)
+        # Most copies never lack anything, and have nothing to give.
+        self._filling = Filling(self, found) if not found.complete else None
+        self._source: Source | None = None
 
     # -- state for the shell ---------------------------------------------------------
+
+    @property
+    def filling(self) -> Filling:
+        if self._filling is None:
+            self._filling = Filling(self, Recovered())
+        return self._filling
+
+    @property
+    def source(self) -> Source:
+        if self._source is None:
+            self._source = Source(self)
+        return self._source
 
     @property
     def in_sync(self) -> bool:
@@ -246,8 +259,10 @@ class Member:
         self.links = shared(self.links - {peer})
         if self.out:  # Frames for it belong to the session that is over.
             self.out = [one for one in self.out if one.__class__ is not Send or one.to != peer]
-        self.source.forget(peer)
-        self.filling.on_peer_down(peer)
+        if self._source is not None:
+            self._source.forget(peer)
+        if self._filling is not None:
+            self._filling.on_peer_down(peer)
         self.neighbours.on_peer_down(peer)
         if not self._takes_part:
             return
@@ -401,7 +416,8 @@ class Member:
     def change_options(self, options: Options) -> None:
         """Change the options, which come from a policy."""
         self.options = options
-        self.filling.wanted = options.filling if self.ordered is None else self.ordered
+        if self._filling is not None:
+            self._filling.wanted = options.filling if self.ordered is None else self.ordered
         if self.view is not None:
             self.neighbours.on_view(self.view, False)
             if self.master is None and self._takes_part:
@@ -424,7 +440,8 @@ class Member:
     def end_order(self) -> None:
         """Have mirrors filled as the options say again. A master tells them if they were not to be."""
         was, self.ordered = self.ordered, None
-        self.filling.wanted = self.options.filling
+        if self._filling is not None:
+            self._filling.wanted = self.options.filling
         if was is False and self.master is not None:
             self.master.pulse_all()
 
@@ -486,7 +503,7 @@ class Member:
         self.confirmed = self.durable = cut
         self.messages = bound
         self.complete = cut == 0
-        self.source.forget_all()
+        self._source = None
         self.neighbours.on_restarted()
         self.filling.begin(cut, bound, have)
 
@@ -520,8 +537,9 @@ class Member:
     # -- views ---------------------------------------------------------------------------
 
     def _on_epoch(self, old: View | None, view: View) -> None:
-        self.source.forget_all()
-        self.filling.on_epoch()
+        self._source = None
+        if self._filling is not None:
+            self._filling.on_epoch()
         if self.ordered is False:
             self.end_order()  # The next master does not know of it: it would wait for mirrors that fetch nothing.
         leads = view.master == self.me

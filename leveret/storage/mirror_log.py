@@ -44,7 +44,7 @@ a last one with the live messages; the contents have an effect only if the last 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from leveret.storage.format.block_format import (
     BEGUN,
@@ -75,6 +75,11 @@ if TYPE_CHECKING:
     from leveret.storage.segments.block_reader import Place
 
 
+# Stand for queues without a record.
+_EMPTY: Final = QueueLog(0, {})
+_NO_COPY: Final = MirrorCopy()
+
+
 class MirrorLog:
     """The mirrored queues of a log. `mark`: a number of the caller's, which `Write.marks` reports when all that the
     call wrote is durable."""
@@ -96,6 +101,12 @@ class MirrorLog:
             found.mirror.adopt(found.number, found.epoch)
         assert found.mirror is not None
         return found, found.mirror
+
+    def look(self, queue: int) -> tuple[QueueLog, MirrorCopy]:
+        """Return a queue for reading only. One that never had a record is empty, and takes no space here."""
+        if self._log.stopped:
+            raise LogStopped(self._log.stopped)
+        return self.open(queue) if queue in self._log.queues else (_EMPTY, _NO_COPY)
 
     def is_mirrored(self, queue: int) -> bool:
         """Return whether the log has a queue as mirrored."""

@@ -137,6 +137,7 @@ class Stored(Protocol):
 
 class Mirrors(Protocol):
     def open(self, queue: int) -> tuple[Stored, MirrorState]: ...
+    def look(self, queue: int) -> tuple[Stored, MirrorState]: ...
     def append(self, block: Block, raw: tuple[bytes, bytes] | None, confirmed: int, mark: int | None) -> None: ...
     def truncate(self, queue: int, number: int, confirmed: int, mark: int | None) -> None: ...
     def restart(
@@ -231,16 +232,16 @@ class MirrorStore:
 
     def __init__(self, mirrors: Mirrors) -> None:
         self._mirrors = mirrors
-        self._lives: dict[int, int] = {}  # By queue: its present member's number. Writes of others are not reported.
+        # By queue: its present member's number, from its first write on. Writes of others are not reported.
+        self._lives: dict[int, int] = {}
         self._life = 0
 
     # -- a member's start --------------------------------------------------------------
 
     def recovered(self, queue: int) -> Recovered:
         """Returns the log's end for a member that begins now. Writes of an earlier one are not reported any more."""
-        stored, mirror = self._mirrors.open(queue)
-        self._life += 1
-        self._lives[queue] = self._life
+        stored, mirror = self._mirrors.look(queue)
+        self._lives.pop(queue, None)
         return Recovered(
             base=mirror.base,
             history=mirror.history,
@@ -282,14 +283,14 @@ class MirrorStore:
 
     def disk(self, queue: int) -> int:
         """Returns a number that changes each time the queue has lost something that had been synced."""
-        return self._mirrors.open(queue)[1].disk
+        return self._mirrors.look(queue)[1].disk
 
     def lost(self, queue: int) -> list[tuple[int, int]]:
         return self._mirrors.lost(queue)
 
     def stored(self, queue: int) -> Stored:
         """Returns the state by all applied blocks, for `restore_queue` and for figures."""
-        return self._mirrors.open(queue)[0]
+        return self._mirrors.look(queue)[0]
 
     def unmark(self, queue: int, ranges: Iterable[tuple[int, int]]) -> None:
         """Have these messages read back without the mark that they are redelivered, as long as this node leads."""
@@ -309,9 +310,14 @@ class MirrorStore:
 
     # -- effects -----------------------------------------------------------------------
 
+    def _begin(self, queue: int) -> int:
+        self._life += 1
+        self._lives[queue] = self._life
+        return self._life
+
     def write(self, queue: int, effect: Write) -> None:
         mirrors, change, confirmed = self._mirrors, effect.change, effect.confirmed
-        mark = self._lives[queue] << _LIFE_BITS | effect.id
+        mark = (self._lives.get(queue) or self._begin(queue)) << _LIFE_BITS | effect.id
         if isinstance(change, Append):
             last = change.blocks[-1]
             for block in change.blocks:
@@ -336,7 +342,7 @@ class MirrorStore:
         live, upto, job = self._mirrors.fetch(
             queue, request.after, request.bound, request.have, request.bytes_max, request.batch * BATCHES
         )
-        stored = self._mirrors.open(queue)[0]
+        stored = self._mirrors.look(queue)[0]
         known = stored.counts
         counts = stretches({number: known[number] for number in known if request.after < number <= upto})
         marks = () if request.after else tuple(stored.marks.all())

@@ -544,7 +544,8 @@ class MirrorManager:
             mirror = self.due.pop()
             if self._is_kept(mirror) and mirror.member.wants_tick:
                 self.broadcast.catch_up(mirror)
-                mirror.member.filling.yielding = self.busy > 0
+                if not mirror.member.complete:
+                    mirror.member.filling.yielding = self.busy > 0
                 mirror.member.on_tick()
                 self.touched[mirror] = None
 
@@ -766,7 +767,8 @@ class MirrorManager:
             for number, batch in batches:
                 mirror.add_block(number, batch, [], [])
         before = effect.number - 1
-        queue.lead(mirror, effect.epoch, effect.number, (mirror.member.tail.epoch_at(before), before))
+        last_block = shared((mirror.member.tail.epoch_at(before), before))  # Most new queues have none.
+        queue.lead(mirror, effect.epoch, effect.number, last_block)
         queue.restore_state(marks) if marks is not None else queue.durable_state.tell_all()
         if marks is not None:
             note_former_epoch(queue)

@@ -58,8 +58,8 @@ class Copy(NamedTuple):
     epoch: int
     end: int  # The number of its last block.
     messages: int  # The number of messages it holds.
-    filled: int  # Message numbers that its sync has dealt with.
-    to_fill: int  # Message numbers that its sync has to deal with in all.
+    filled: int  # Message numbers that its sync has dealt with; 0 for a complete copy.
+    to_fill: int  # Message numbers that its sync has to deal with in all; 0 for a complete copy.
 
 
 def lags(mirror: Mirror, store: MirrorStore | None, now_ms: int) -> list[Lag]:
@@ -94,7 +94,7 @@ def lags(mirror: Mirror, store: MirrorStore | None, now_ms: int) -> list[Lag]:
 
 def own_copy(mirror: Mirror, store: MirrorStore) -> Copy:
     member = mirror.member
-    filled, to_fill = member.filling.progress
+    filled, to_fill = (0, 0) if member.complete else member.filling.progress
     return Copy(
         member.master is not None,
         member.in_sync,

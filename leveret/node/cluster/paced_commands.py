@@ -1,10 +1,9 @@
 """Paces many commands for one purpose (an import, the deletion of a vhost), so that clients notice little of them.
 
-Each command is applied at every node, and a thousand queues take each node a third of a second. So such a bulk is
-proposed in portions, and after each portion there is a rest half as long again as the portion took: mirrors of new
-queues are made in the first part of it, and the rest of it is left to all other work of the nodes. With shorter rests
-others get little more than half of what they had (`docs/scaling.md` has the figures). Where no node has clients, nobody
-would notice, and there are no rests.
+Each command is applied at every node, and a thousand mirrored queues take each node a fifth of a second. So such a bulk
+is proposed in portions, and after each portion there is a rest as long as the portion took, for all other work of the
+nodes. With shorter rests others get half of what they had, or less (`docs/scaling.md` has the figures). Where no node
+has clients, nobody would notice, and there are no rests.
 
 Clients that declare or delete very much are paced as well, while clients publish: `ClientCommands`.
 """
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from leveret.metadata.store import Applied
 
 AT_ONCE: Final = 200  # Commands: even with mirrors, a node applies them in several turns of some milliseconds each.
-REST: Final = 1.5  # For each second that a portion took.
+REST: Final = 1.0  # For each second that a portion took.
 REST_S_MAX: Final = 1.0  # A portion that took longer has waited for something else.
 FREE: Final = 50  # Commands of a client that are not paced: whatever an application sets up when it starts.
 WINDOW_S: Final = 5.0  # A client's commands count for one to two windows.

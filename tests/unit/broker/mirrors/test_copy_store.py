@@ -825,3 +825,13 @@ def test_everything_is_in_the_tail(node: Node) -> None:
     [span] = queue.ready
     assert isinstance(span, Span) and (span.first, span.last, span.batch.left) == (2, 2, 1)
     assert len(batches) == 1 and queue.ready_count == 1
+
+
+def test_a_copy_without_a_record_takes_no_space() -> None:
+    node = Node()
+    store = node.store
+    assert store.recovered(Q) == Recovered() and store.disk(Q) == 0
+    assert not store.stored(Q).live and store.stored(Q).next_seq == 1 and store.lost(Q) == []
+    assert Q not in node.log.queues
+    store.write(Q, Write(1, Append((packed(block(1, run(1, 3))),)), 0))
+    assert Q in node.log.queues and node.flush() == [{Q: 1}]

@@ -29,7 +29,7 @@ class Cluster:
         return cast(Applied, command)
 
 
-@pytest.mark.parametrize(("took_s", "rest_s"), [(0.25, 0.375), (60.0, paced_commands.REST_S_MAX)])
+@pytest.mark.parametrize(("took_s", "rest_s"), [(0.25, 0.25), (60.0, paced_commands.REST_S_MAX)])
 async def test_a_portion_is_under_way_together_and_a_rest_follows(
     took_s: float, rest_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
