@@ -62,9 +62,15 @@ def open_page(browser: Browser, trio: Cluster) -> Iterator[Open]:
         pages.append(page)
         browser.failed.clear()
         page.goto(f"http://127.0.0.1:{at.management_port}/#/{where}")
-        until(lambda: page.locator("input[name=user]").count() or browser.failed, "the page is there")
-        if browser.failed and all("ERR_NETWORK_CHANGED" in one for one in browser.failed):
-            page.reload()  # Chromium gives up requests when interfaces come or go, as those of other tests do.
+
+        def is_there() -> bool:
+            if browser.failed:  # Chromium gives up requests when interfaces come or go, as those of other tests do.
+                assert all("ERR_NETWORK_CHANGED" in one for one in browser.failed), browser.failed
+                browser.failed.clear()
+                page.reload()
+            return bool(page.locator("input[name=user]").count())
+
+        until(is_there, "the page is there")
         page.get_by_label("User").fill("guest")
         page.get_by_label("Password").fill("guest")
         page.keyboard.press("Enter")
