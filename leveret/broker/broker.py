@@ -65,7 +65,7 @@ from leveret.metadata.store import Applied, Metadata
 
 if TYPE_CHECKING:
     from leveret.base.range_set import Measured
-    from leveret.broker.client_connection import ClientConnection
+    from leveret.broker.client_connection import ClientConnection, Sent
     from leveret.broker.delivery.batch import Shared
     from leveret.broker.firehose import Firehose
     from leveret.broker.mirrors.member_changes import MemberChanges
@@ -155,7 +155,7 @@ class Broker:
         self.hurries = False  # Some of `unlogged` has more than acknowledgements, which may wait for company.
         self.delivering: dict[LocalQueue, None] = {}  # Delivered from, and the log does not know how far.
         self.confirming: dict[Confirming, None] = {}
-        self.writers: dict[ClientConnection, None] = {}
+        self.writers: dict[Sent, None] = {}  # What is to be written to clients.
         self.firehoses_due: dict[Firehose, None] = {}
         self.linked: dict[ClientEnd | OwnerEnd | ConnectionLimits, None] = {}  # Those with something to send.
         self.still_out = 0  # Unacknowledged messages that this node delivered from queues which others lead now.
@@ -488,8 +488,8 @@ class Broker:
         self.unlogged = queues
         self.hurries = True
 
-    def take_writers(self) -> dict[ClientConnection, None]:
-        """Take the connections that have something to send."""
+    def take_writers(self) -> dict[Sent, None]:
+        """Take the outputs of connections that have something to send."""
         writers, self.writers = self.writers, {}
         return writers
 

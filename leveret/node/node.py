@@ -67,6 +67,7 @@ from leveret.storage.log import Log, LogOptions
 from leveret.storage.size_estimate import measure
 
 if TYPE_CHECKING:
+    from leveret.broker.client_connection import Sent
     from leveret.broker.delivery.batch import GapRead
     from leveret.broker.mirrors.copy_store import Loading
     from leveret.broker.queue.queue import Queue
@@ -115,7 +116,7 @@ class Node(consensus.ConsensusNode):
         self.stomp_limits = _stomp_limits(settings)
         self.clients: dict[AmqpSocket, None] = {}
         self.unauthenticated: Unauthenticated[AmqpSocket] = Unauthenticated()  # Those of them that have not logged in.
-        self.by_connection: dict[object, AmqpSocket] = {}
+        self.by_output: dict[Sent, AmqpSocket] = {}
         self.lingerers = Lingerers(self.loop)
         self.notes = logs.Unhurried(self.loop.call_soon)
         self.paced: dict[AmqpSocket, LocalQueue] = {}
@@ -307,9 +308,9 @@ class Node(consensus.ConsensusNode):
 
     def _write_out(self) -> None:
         """Writes the output of all clients that have some."""
-        by_connection = self.by_connection
-        for connection in self.broker.take_writers():
-            client = by_connection.get(connection)
+        by_output = self.by_output
+        for output in self.broker.take_writers():
+            client = by_output.get(output)
             if client is not None:
                 client.flush()
 
@@ -412,7 +413,7 @@ class Node(consensus.ConsensusNode):
             return False
         self.lingerers.keep(sockets_limit(descriptors_max) - len(self.clients) - 1)
         self.clients[client] = None
-        self.by_connection[client.connection] = client
+        self.by_output[client.connection.output] = client
         self.unauthenticated.add(client, client.connection.peer.host)
         return True
 
@@ -434,7 +435,7 @@ class Node(consensus.ConsensusNode):
 
     def on_lost(self, client: AmqpSocket) -> None:
         self.clients.pop(client, None)
-        self.by_connection.pop(client.connection, None)
+        self.by_output.pop(client.connection.output, None)
         self.unauthenticated.discard(client)
         if self.alarms.crowded:
             self.alarms.has_room(len(self.clients), self.environment.descriptors_max())

@@ -12,7 +12,6 @@ from leveret.base.shared_values import NO_DICT
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
-    from leveret.broker.client_connection import ClientConnection
 
 OUT_BYTES_MAX: Final = 1 << 20  # Deliveries made for one connection in one turn.
 
@@ -21,12 +20,10 @@ class Output:
     """The bytes for one client that are not written yet, and how much was."""
 
     __slots__ = (
-        "broker", "connection", "is_writable", "pieces", "sent_bytes", "sent_count", "sent_since_tick", "size",
-        "stalled",
+        "broker", "is_writable", "pieces", "sent_bytes", "sent_count", "sent_since_tick", "size", "stalled",
     )  # fmt: skip
 
-    def __init__(self, connection: ClientConnection, broker: Broker) -> None:
-        self.connection = connection
+    def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.pieces: list[bytes] = []
         self.size = 0  # About how many bytes of messages there are.
@@ -49,13 +46,13 @@ class Output:
     def send(self, piece: bytes) -> None:
         """A method, or another frame."""
         self.pieces.append(piece)
-        self.broker.writers[self.connection] = None
+        self.broker.writers[self] = None
 
     def put(self, pieces: list[bytes], size: int) -> None:
         """Messages of about this many bytes, with their methods."""
         self.pieces += pieces
         self.size += size
-        self.broker.writers[self.connection] = None
+        self.broker.writers[self] = None
 
     @property
     def is_full(self) -> bool:

@@ -71,6 +71,11 @@ class ConnectionWithoutChannels(ABC):
         """The shell is to be told when it may read on, and when the client has logged in."""
         self.on_released, self.on_entered = on_released, on_entered
 
+    def leave_alone(self) -> None:
+        """The shell has lost its socket, and is told nothing more: if the two knew each other for good, both would stay
+        in memory until the garbage collector finds them."""
+        self.on_released = self.on_entered = None
+
     @property
     def mechanism(self) -> str:
         return self.login_part.mechanism

@@ -42,7 +42,7 @@ import pytest
 
 from leveret.base.range_set import Measured, Wanted
 from leveret.broker.broker import Broker
-from leveret.broker.client_connection import ClientConnection
+from leveret.broker.client_connection import Sent
 from leveret.broker.delivery.batch import GapRead
 from leveret.broker.kinds.stream import StreamQueue
 from leveret.broker.mirrors.copy_store import Loading
@@ -150,7 +150,7 @@ class World:
         self.broker = Broker(self.metadata, self, name, "cluster", "3.11", content_bytes_max, spill_bytes_max)
         self.log = MemoryLog()
         self.settled: dict[int, list[tuple[int, int]]] = {}  # By queue: ranges that an earlier log says are settled.
-        self.clients: dict[ClientConnection, Any] = {}  # Of all protocols.
+        self.clients: dict[Sent, Any] = {}  # Of all protocols.
         self.notes: list[tuple[str, str, str]] = []
         self.forgotten: list[LocalQueue] = []
         self.blocks: list[Block] = []  # Taken, not durable yet.
@@ -294,8 +294,8 @@ class World:
             broker.tell_confirms()
             broker.grant()
             writers, broker.writers = broker.writers, {}
-            for connection in writers:
-                client = self.clients.get(connection)
+            for output in writers:
+                client = self.clients.get(output)
                 if client is not None:
                     client.flush()
             if (self.loads or self.ranges) and not self.holds_loads:
@@ -412,7 +412,7 @@ class Client:
     def __init__(self, world: World, peer: Peer = LOOPBACK) -> None:
         self.world = world
         self.connection = Connection(world.broker, peer, world.limits)
-        world.clients[self.connection] = self
+        world.clients[self.connection.output] = self
         self.reader = Reader()
         self.replies: list[Reply] = []
 

@@ -48,8 +48,8 @@ class RingMember(Member):
             broker.flush_links()
             broker.tell_confirms()
             writers, broker.writers = broker.writers, {}
-            for connection in writers:
-                self.clients[connection].flush()
+            for output in writers:
+                self.clients[output].flush()
             if self.loads or self.ranges:
                 self.finish_loads()
             busy = bool(mirrors.has_work or broker.dirty or broker.unlogged or broker.linked or broker.writers)

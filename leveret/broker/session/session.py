@@ -85,7 +85,7 @@ class Session:
 
     __slots__ = (
         "awaited", "broker", "client", "confirms", "consumed", "consumers", "delivery_tag", "late_tags", "is_closed",
-        "last_served", "login", "number", "peer", "prefetch", "topology", "traffic", "transaction", "unacked",
+        "last_served", "login", "number", "peer", "prefetch", "traffic", "transaction", "unacked",
     )  # fmt: skip
 
     def __init__(self, login: Login, client: Client, peer: object, number: int = 1) -> None:
@@ -94,7 +94,6 @@ class Session:
         self.client = client
         self.peer = peer  # Where the client is, in print.
         self.number = number  # Among the sessions of its client.
-        self.topology = Topology(self)
         self.is_closed = False
         self.consumers: dict[str, Subscriber] = {}
         self.last_served: Subscriber | None = None  # Of those that share a prefetch; the next one's turn is next.
@@ -108,6 +107,11 @@ class Session:
         self.transaction: Committing | None = None
         self.traffic = MessageCounters()
         self.broker.sessions[self] = None
+
+    @property
+    def topology(self) -> Topology:
+        """The part of this session that declares and deletes."""
+        return Topology(self)
 
     @property
     def who(self) -> str:
@@ -571,6 +575,7 @@ class Session:
         self.consumers.clear()
         self.awaited = NO_DICT
         self.take_back(self.unacked.take_all())
+        self.confirms = None  # Nobody is told any more; and it refers to the session, as the session does to it.
 
 
 def arguments_of(exchange: str, routing_key: str) -> bytes:

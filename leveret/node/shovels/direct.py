@@ -123,7 +123,7 @@ class DirectSocket(AmqpSocket):
         self.connection = connection
         connection.attend(self._on_released, self._on_entered)
         node.clients[self] = None
-        node.by_connection[connection] = self
+        node.by_output[connection.output] = self
         node.set_clock()
         connection.open(user, vhost, node.limits.frame_max, name, CAPABILITIES, dict(properties))
 

@@ -127,6 +127,7 @@ class AmqpSocket(asyncio.Protocol):
             self.timer.cancel()
         self.connection.on_socket_lost()
         self.node.on_lost(self)
+        self.connection.leave_alone()
         self.node.schedule()
 
     # -- Pausing and resuming reading ----------------------------------------------------------------------------

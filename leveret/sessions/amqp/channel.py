@@ -57,7 +57,7 @@ class Channel:
     """One channel of a connection."""
 
     __slots__ = (
-        "asks", "body", "body_left", "broker", "cancelled", "closing", "connection", "copies", "declarations",
+        "asks", "body", "body_left", "broker", "cancelled", "closing", "connection", "copies",
         "generation", "header", "inbox", "last_queue", "new_consumer_prefetch", "number", "route", "session",
         "transaction", "waits",
     )  # fmt: skip
@@ -68,7 +68,6 @@ class Channel:
         self.broker: Broker = connection.broker
         self.number = number
         self.session = Session(connection.login, connection, connection.peer, number)
-        self.declarations = Declarations(self)
         self.closing = False
         self.waits = 0  # Changes of metadata under way. Until their end, the next ones of the channel are put off.
         self.last_queue: str | None = None  # What a method means that names no queue.
@@ -435,7 +434,7 @@ class Channel:
             if handler is not None:
                 handler(self, method)
             elif declaration is not None:
-                declaration(self.declarations, method)
+                declaration(Declarations(self), method)
             else:
                 raise protocol_error(ReplyCode.COMMAND_INVALID, "unimplemented method", method)
         except Refused as refused:

@@ -149,7 +149,7 @@ class Connection(PublishFastPath):
         self.channels: dict[int, Channel] = {}
         self.login: Login | None = None  # Once the vhost is open.
 
-        self.output: Output = Output(self, broker)
+        self.output: Output = Output(broker)
         self.inboxes: dict[Inbox, None] = NO_DICT  # With answers that the socket did not take.
 
         self.rest = b""
@@ -197,6 +197,11 @@ class Connection(PublishFastPath):
     def attend(self, on_released: Callable[[], None], on_entered: Callable[[], None]) -> None:
         """The shell is to be told when it may read on, and when the handshake is over."""
         self.on_released, self.on_entered = on_released, on_entered
+
+    def leave_alone(self) -> None:
+        """The shell has lost its socket, and is told nothing more: if the two knew each other for good, both would stay
+        in memory until the garbage collector finds them."""
+        self.on_released = self.on_entered = None
 
     # -- Input ---------------------------------------------------------------------------------------------------
 
@@ -285,7 +290,7 @@ class Connection(PublishFastPath):
                 self._on_frame(METHOD, channel.number, payload)
             except ConnectionFault as fault:
                 self.close_with(fault)
-        self.broker.writers[self] = None
+        self.broker.writers[self.output] = None
 
     def _process(self, data: bytes) -> None:
         if not self.greeted and not self.closing:
@@ -312,7 +317,7 @@ class Connection(PublishFastPath):
                 # What follows is overheard, frame by frame, until the client answers the close.
                 data = data[self.resume_at :]
                 self.close_with(fault)
-        self.broker.writers[self] = None
+        self.broker.writers[self.output] = None
 
     def _check_routes(self) -> None:
         """Forget the last publish's route if a queue, a binding or a permission has changed since."""
@@ -325,7 +330,7 @@ class Connection(PublishFastPath):
         if not data.startswith(PROTOCOL_HEADERS):
             self.output.send(PROTOCOL_HEADER)  # "This is what I speak."
             self._shut(f"{{bad_header,{octets(data[:8]).removeprefix('all octets = ')}}}")
-            self.broker.writers[self] = None
+            self.broker.writers[self.output] = None
             return False
         self._become(Life.HANDSHAKE)
         self.broker.notes.accepted(self)

@@ -101,7 +101,7 @@ class Connection(ConnectionWithoutChannels):
         self.keep_alive_s = 0
         self.packet_max = limits.packet_max_unauthenticated
         self.client_packet_max = SIZE_MAX
-        self.output: Output = Output(self, broker)
+        self.output: Output = Output(broker)
         self.rest = b""
         self.later: list[tuple[int, Callable[[], None]]] = []  # What is tried again with the next tick.
         self.login_part: MqttLogin = MqttLogin(self)
@@ -254,7 +254,7 @@ class Connection(ConnectionWithoutChannels):
         if self.deliveries.acked:
             self.deliveries.settle()
         self.rest = b"" if self.closed else data[at:]
-        self.broker.writers[self] = None
+        self.broker.writers[self.output] = None
 
     def _packets(self, data: bytes) -> int:
         """Process whole packets; return where the first one begins that is incomplete, or has to wait."""
@@ -468,7 +468,7 @@ class Connection(ConnectionWithoutChannels):
         self.login_part.leave(publish_will, expiry_s)
         self.broker.on_connection_closed(self)
         self.broker.node.note("connection", "info", visible(f"closing MQTT connection {self.describe()}: {reason}"))
-        self.broker.writers[self] = None
+        self.broker.writers[self.output] = None
 
     def try_later(self, tries: int, action: Callable[[], None]) -> bool:
         """Have something tried again with the next tick. False: that was often enough."""

@@ -90,7 +90,7 @@ class Connection(ConnectionWithoutChannels):
         self.trims = False  # It has none, and values may begin with spaces.
         self.session_id = ""
         self.frame_limits: FrameLimits = limits.before_login
-        self.output: Output = Output(self, broker)
+        self.output: Output = Output(broker)
         self.inbox = Inbox()
         self.told = 0  # ERROR frames.
         self.effort = 0  # That the frames of this read have cost.
@@ -192,7 +192,7 @@ class Connection(ConnectionWithoutChannels):
             self.inbox.keep_begun(data[at:], incomplete, self.frame_limits)
         else:
             self.inbox.keep(data[at:])
-        self.broker.writers[self] = None
+        self.broker.writers[self.output] = None
 
     def _finish_with(self, error: StompError) -> None:
         """Tell the error that ends the connection, behind what came before it."""
@@ -463,7 +463,7 @@ class Connection(ConnectionWithoutChannels):
             self.session.close()
         self.broker.on_connection_closed(self)
         self.broker.node.note("connection", "info", visible(f"closing STOMP connection {self.describe()}: {reason}"))
-        self.broker.writers[self] = None
+        self.broker.writers[self.output] = None
 
     def on_tick(self, now_ms: int, listening: bool = True) -> bool:
         """Once a second. Sends a heart-beat if nothing else was sent for long. False: the client has sent nothing for

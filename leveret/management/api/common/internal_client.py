@@ -120,7 +120,7 @@ class Session:
         connection = InnerConnection(self.node.broker, peer, self.node.limits)
         client.connection = connection
         self.node.clients[client] = None
-        self.node.by_connection[connection] = client
+        self.node.by_output[connection.output] = client
         connection.open(request.user, self._vhost, FRAME_MAX, "HTTP API", CAPABILITIES)
         return self
 

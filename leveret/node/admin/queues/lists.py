@@ -224,14 +224,13 @@ def _state(connection: ClientConnection) -> str:
 
 
 def _tls_of(control: Control, connection: ClientConnection, read: Callable[[Any], Any]) -> Any:
-    clients = getattr(control.node, "by_connection", {})
-    client = clients.get(connection)
+    client = getattr(control.node, "by_output", {}).get(connection.output)
     tls = None if client is None else client.transport.get_extra_info("ssl_object")
     return "" if tls is None else read(tls) or ""
 
 
 def _unsent_bytes(control: Control, connection: ClientConnection) -> int:
-    client = getattr(control.node, "by_connection", {}).get(connection)
+    client = getattr(control.node, "by_output", {}).get(connection.output)
     return 0 if client is None else int(client.transport.get_write_buffer_size())
 
 

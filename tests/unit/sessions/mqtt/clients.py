@@ -25,7 +25,7 @@ class MqttClient:
         self.world = world
         self.version = k.V5
         self.connection = Connection(world.broker, peer, limits or MqttLimits())
-        world.clients[self.connection] = self
+        world.clients[self.connection.output] = self
         self.got: list[k.Packet] = []
         self.data = b""
         self.paused = False
@@ -42,7 +42,7 @@ class MqttClient:
             self.got.append(decode(self.version, self.data[0], self.data, *span))
             self.data = self.data[span.end :]
         if self.connection.on_room():
-            self.world.broker.writers[self.connection] = None
+            self.world.broker.writers[self.connection.output] = None
 
     def send_bytes(self, data: bytes) -> list[k.Packet]:
         self.connection.receive(data)

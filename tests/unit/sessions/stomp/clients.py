@@ -25,7 +25,7 @@ class StompClient:
     def __init__(self, world: World, limits: StompLimits | None = None, peer: Peer = LOOPBACK) -> None:
         self.world = world
         self.connection = Connection(world.broker, peer, limits or StompLimits())
-        world.clients[self.connection] = self
+        world.clients[self.connection.output] = self
         self.data = b""
         self.paused = False
 
@@ -39,7 +39,7 @@ class StompClient:
             output.on_written(sum(map(len, pieces)))
         self.data += b"".join(pieces)
         if self.connection.on_room():
-            self.world.broker.writers[self.connection] = None
+            self.world.broker.writers[self.connection.output] = None
 
     def send(self, text: str | bytes) -> None:
         data = text if isinstance(text, bytes) else text.replace("^@", "\0").replace("SESSION", self.session).encode()
