@@ -22,7 +22,7 @@ of them, complete copies first, forces its own promotion. Messages that only the
 
 **Restarted masters.** A process that starts and is named master did not lead: an earlier process did, and may have lost
 blocks that it had sent. It polls like the others, saying that there is no master, and may be chosen again, with a new
-epoch. A master whose disk was wiped is not in sync, and cannot be chosen.
+epoch. A master whose disk was wiped is not in sync, and cannot be chosen; it says that there is no master, too.
 """
 
 from __future__ import annotations
@@ -118,6 +118,8 @@ class MasterWatch:
     def on_tick(self) -> None:
         self.age += 1
         self.poll_age += 1
+        if self.is_vacant and not self.member.in_sync and self.standings is None:
+            self._say_vacant()
         if self.member.in_sync or not self.member.options.promote_always:
             self.check(at_once=False)
         else:
@@ -143,6 +145,14 @@ class MasterWatch:
         for name, _ in self._in_sync():
             self._ask(name)
         self._decide()
+
+    def _say_vacant(self) -> None:
+        """Tell the members in sync that there is no master. This one lost its disk, so it is no candidate and need not
+        know their states; but members of a new group take it for one that works, without having heard it."""
+        if self.poll_age > self.member.options.retry:
+            self.poll_age = 0
+            for name, _ in self._in_sync():
+                self._ask(name)
 
     def _check_orphaned(self) -> None:
         member = self.member

@@ -355,6 +355,11 @@ MUTATIONS: Final = [
         "a restarted mirror without blocks says nothing",
         ("Member.is_newborn", "self.born", "True"),
     ),
+    _bug(
+        0,
+        "a master that lost its disk says nothing",
+        ("MasterWatch.on_tick", "self.is_vacant and not self.member.in_sync", "False"),
+    ),
     _bug(0, "numbers are not relayed", ("Feeding.on_numbers", "self.relay = {**self.relay, name: entry}", "pass")),
     _bug(0, "one who is too slow is not turned away", ("Feeding._push", "child.next <= tail.base", "False")),
     _bug(0, "proposes without a majority", ("MasterWatch._decide", "not member.majority", "False")),

@@ -429,6 +429,18 @@ def a_newborn_mirror_takes_its_master_for_one_that_works_until_its_link_is_lost(
 
 
 @scenario
+def a_newborn_mirror_is_told_that_its_master_has_lost_its_disk() -> None:
+    wiped, mirror = member("a", links="bc", disk="a.1"), member("b", links="ac", born=True)
+    for one in (wiped, mirror):
+        one.on_view(view(1, 1, "a", "abc"))
+        drain(one)
+    polls = sent(tick(wiped, 20), Poll, "b")
+    assert mirror.doubt.hears and polls
+    mirror.on_frame("a", polls[0])
+    assert not mirror.doubt.hears and sent(drain(mirror), Poll, "c")
+
+
+@scenario
 def a_newborn_master_without_a_majority_says_so() -> None:
     master = member("a", links="bc", born=True)
     master.on_majority(False)
