@@ -358,7 +358,7 @@ MUTATIONS: Final = [
     _bug(
         0,
         "a master that lost its disk says nothing",
-        ("MasterWatch.on_tick", "self.is_vacant and not self.member.in_sync", "False"),
+        ("MasterWatch.on_tick", "self._say_vacant()", "pass"),
     ),
     _bug(0, "numbers are not relayed", ("Feeding.on_numbers", "self.relay = {**self.relay, name: entry}", "pass")),
     _bug(0, "one who is too slow is not turned away", ("Feeding._push", "child.next <= tail.base", "False")),
