@@ -658,7 +658,12 @@ class World:
             client.give(Step(0, 0.0, "feel", {}))
         self.must(SETTLE_S, self.all_idle, lambda: f"at the end: {self.standing()}")
         all_members = self._clusters()
-        self.must(10.0, lambda: self.consensus.is_kept(all_members), lambda: self.consensus.standing(all_members))
+        # An ambush may have waited for the last spool, and paused a node.
+        self.must(
+            SETTLE_S,
+            lambda: self.consensus.is_kept(all_members),
+            lambda: self.consensus.standing(all_members),
+        )
         if self.mirrors is not None:
             self._heal_mirrors(self.mirrors)
 

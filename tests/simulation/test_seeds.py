@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from leveret.metadata.rules.partition_handling import Strategy
+from simulation.__main__ import play
 from simulation.checkers.broker_features_checker import BrokerFeaturesChecker
 from simulation.checkers.ledger import Ledger
 from simulation.checkers.message_checker import MessageChecker
@@ -219,6 +220,13 @@ def test_a_seed_is_a_run_in_any_process() -> None:
         done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True, env=environment)
         outputs.add(done.stdout.rpartition(";")[0])  # Behind it is how long it took.
     assert len(outputs) == 1 and "is connected to" in outputs.pop()
+
+
+def test_a_run_is_the_same_without_its_trace() -> None:
+    """Otherwise what fails would not be seen again when it is to be looked at."""
+    plan = Plan(11, steps=60)
+    summaries = [play(plan, trace=traced)[0].summary() for traced in (False, True)]
+    assert summaries[0] == summaries[1]
 
 
 def test_a_failure_tells_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) -> None:

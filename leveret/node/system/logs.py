@@ -291,12 +291,11 @@ class Unhurried:
 
     def add(self, logger: logging.Logger, level: int, text: str) -> None:
         """`text` is the node's own, and may have several lines."""
-        if logger.isEnabledFor(level):
-            if not self._waiting:
-                self._soon(self._write_some)
-            elif len(self._waiting) >= WAITING_MAX:
-                self._write()
-            self._waiting.append((logger, level, time.time(), text))
+        if not self._waiting:
+            self._soon(self._write_some)
+        elif len(self._waiting) >= WAITING_MAX:
+            self._write()
+        self._waiting.append((logger, level, time.time(), text))
 
     def write_all(self) -> None:
         """The process may end, or an entry that cannot wait is about to be written."""
@@ -311,6 +310,8 @@ class Unhurried:
 
     def _write(self) -> None:
         logger, level, made_s, text = self._waiting.popleft()
+        if not logger.isEnabledFor(level):  # Only now: what a node does must not depend on what it logs.
+            return
         record = logger.makeRecord(logger.name, level, "", 0, "%s", (lines(text),), None)
         record.created, record.msecs = made_s, made_s % 1 * 1_000
         logger.handle(record)

@@ -377,7 +377,8 @@ def test_no_more_than_so_many_wait(kept: Kept, monkeypatch: pytest.MonkeyPatch) 
     assert kept.texts() == ["a", "b", "c", "d"]
 
 
-def test_what_nobody_wants_does_not_wait(kept: Kept) -> None:
+def test_what_nobody_wants_is_not_written_and_changes_no_turn(kept: Kept) -> None:
     soon: list[Callable[[], None]] = []
     add(logs.Unhurried(soon.append), "a", level=logging.DEBUG)
-    assert not soon
+    soon.pop()()
+    assert not soon and not kept.texts()
