@@ -224,7 +224,7 @@ def test_a_seed_is_a_run_in_any_process() -> None:
 
 def test_a_run_is_the_same_without_its_trace() -> None:
     """Otherwise what fails would not be seen again when it is to be looked at."""
-    plan = Plan(11, steps=60)
+    plan = Plan(11, steps=60, mirrored=True)
     summaries = [play(plan, trace=traced)[0].summary() for traced in (False, True)]
     assert summaries[0] == summaries[1]
 
