@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import resource
 import signal
 import statistics
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from benchmarks.clusters import cluster, mirrors
+from benchmarks.clusters import cluster, mirrors, turns
 from benchmarks.clusters.cluster import Clusters
 from benchmarks.clusters.mirrors import Mirrors
 from benchmarks.mqtt import brokers as mqtt_brokers
@@ -24,7 +23,7 @@ from benchmarks.mqtt import measures as mqtt
 from benchmarks.mqtt.brokers import MqttLeveret
 from benchmarks.report import docs_page, results
 from benchmarks.report.results import Results
-from benchmarks.ruler.brokers import ROOT, Broker, Leveret, RabbitMQ, installed, prepared, running
+from benchmarks.ruler.brokers import ROOT, Broker, Leveret, RabbitMQ, installed, prepared, raise_file_limit, running
 from benchmarks.ruler.workloads import WORKLOADS, Workload, run
 from benchmarks.single import compare, steady_rate
 from benchmarks.single.growth import Growth, Point
@@ -39,6 +38,7 @@ NAMES: Final = (
     *SINGLE,
     *cluster.PARTS,
     *mirrors.PARTS,
+    turns.PART,
     *mqtt.PARTS,
     stomp.PART,
     *GROWTH,
@@ -101,13 +101,6 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def raise_file_limit() -> None:
-    """Raises the limit of open files: 2,000 connections need as many here and in the broker, which inherits the
-    limit."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 def show(found: Results, output: Path, write_docs: bool) -> None:
     text = results.markdown(found)
     found.write(output / "results.json")
@@ -157,6 +150,7 @@ class Session:
             self._start()
         self._cluster()
         self._mirrors()
+        self._turns()
         self._mqtt()
         self._stomp()
         self._growth()
@@ -278,6 +272,16 @@ class Session:
                 self._save()
         for node in measured.nodes:
             self._note_version(node)
+
+    def _turns(self) -> None:
+        if turns.PART not in self.only:
+            return
+        amounts = turns.QUICK if self.quick else turns.FULL
+        measured = turns.Bench([*turns.ABOUT], amounts, self.quick, self.data, tell)
+        self.found.turns = measured.found
+        measured.problems = self.found.problems
+        measured.run()
+        self._save()
 
     def _mqtt(self) -> None:
         parts = [part for part in mqtt.PARTS if part in self.only]

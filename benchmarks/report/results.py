@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import leveret
+from benchmarks.clusters import turns as turns_of_loops
 from benchmarks.clusters.cluster import WAYS, Rates
 from benchmarks.clusters.mirrors import ROWS, Figures
 from benchmarks.mqtt import measures as mqtt
@@ -47,6 +48,7 @@ class Results:
     handover: Figures = field(default_factory=dict)
     move: Figures = field(default_factory=dict)
     refill: Figures = field(default_factory=dict)
+    turns: dict[str, turns_of_loops.Row] = field(default_factory=dict)  # operation → duration, longest turn, and so on
     mqtt: Rates = field(default_factory=dict)  # row → broker → messages a second
     mqtt_missing: Rates = field(default_factory=dict)  # row → broker → part of the messages
     mqtt_figures: Rates = field(default_factory=dict)  # figure → broker → number
@@ -125,6 +127,7 @@ def markdown(results: Results) -> str:
         _steady(results),
         *(_rates(title, head, rows(results), results) for title, head, rows in CLUSTER),
         _single("The master is killed; a mirror is filled", MIRRORS, results),
+        turns_of_loops.section(results.turns),
         _mqtt(results),
         _rates("STOMP", "messages a second", stomp_rows(results), results),
         *(_curve(title, results.growth.get(key, [])) for key, title in CURVES.items()),

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import secrets
 import shutil
 import signal
@@ -221,7 +222,7 @@ class Leveret(Broker):
             time.sleep(COPIES_POLL_S)
         raise BrokerError(f"{queue} did not get {copies} copies within {FILL_TIMEOUT_S} s")
 
-    def control(self, command: str, **arguments: Any) -> Any:
+    def control(self, command: str, /, **arguments: Any) -> Any:
         """Does what leveretctl would do, without starting it: another process would take its share of what is
         measured."""
         asked = json.dumps({"command": command, "arguments": arguments}).encode()
@@ -365,6 +366,13 @@ def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as held:
         listeners = [held.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
         return [listener.getsockname()[1] for listener in listeners]
+
+
+def raise_file_limit() -> None:
+    """Raises the limit of open files: 2,000 connections need as many here and in the broker, which inherits the
+    limit."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def installed() -> list[type[Broker]]:
