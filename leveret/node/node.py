@@ -266,7 +266,7 @@ class Node(consensus.ConsensusNode):
         """Has a turn run when all input that has arrived is handled."""
         if not self.scheduled:
             self.scheduled = True
-            self.loop.call_soon(self.turn)
+            self.loop.call_soon(self.turn, True)
             if self.ticker.is_long:
                 self.ticker.wake()
 
@@ -274,10 +274,12 @@ class Node(consensus.ConsensusNode):
         """Tells the broker the time. Called whenever something happens."""
         self.broker.set_clock(int(self.loop.time() * 1000), self.environment.wall_ms())
 
-    def turn(self) -> None:
+    def turn(self, is_scheduled: bool = False) -> None:
         """Runs a turn: see the top of this module. An exception in here leaves something half done, so the node
-        stops."""
-        self.scheduled = False
+        stops. `is_scheduled`: it is the one that was scheduled; others do not replace that one. If each had one
+        scheduled beside it, a pass of the loop would have ever more turns while there is work for further ones."""
+        if is_scheduled:
+            self.scheduled = False
         if self.fatal is not None:
             return
         self.set_clock()
@@ -502,7 +504,7 @@ class Node(consensus.ConsensusNode):
             self.storage.release_spares()
         if not self.scheduled:  # Not by `schedule`: this alone is no reason for short ticks.
             self.scheduled = True
-            self.loop.call_soon(self.turn)
+            self.loop.call_soon(self.turn, True)
         self._ticker = self.loop.call_later(TICK_S, self._tick)
 
     def _check_alarms(self) -> None:

@@ -1,0 +1,65 @@
+"""When a node has its turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from leveret.node.node import Node
+
+
+class Loop:
+    """Keeps what is to be called in the next pass."""
+
+    def __init__(self) -> None:
+        self.ready: list[Callable[[], None]] = []
+
+    def call_soon(self, then: Callable[..., None], *arguments: Any) -> None:
+        self.ready.append(partial(then, *arguments))
+
+    def run(self) -> None:
+        ready, self.ready = self.ready, []
+        for then in ready:
+            then()
+
+
+class BusyNode(Node):
+    """A node that has more work after each turn."""
+
+    def __init__(self, loop: Any) -> None:
+        self.loop = loop
+        self.fatal = None
+        self.scheduled = False
+        ticker: Any = SimpleNamespace(is_long=False)
+        self.ticker = ticker
+        self.turns = 0
+
+    def set_clock(self) -> None:
+        pass
+
+    def _turn(self) -> None:
+        self.turns += 1
+        self.schedule()
+
+
+def test_a_pass_has_one_turn_however_many_came_before_their_time() -> None:
+    loop = Loop()
+    node = BusyNode(loop)
+    node.schedule()
+    for _ in range(5):
+        node.turn()  # A commit is done, a read is.
+        loop.run()
+    before = node.turns
+    loop.run()
+    assert node.turns == before + 1
+
+
+def test_what_comes_during_a_turn_has_another_one() -> None:
+    loop = Loop()
+    node = BusyNode(loop)
+    node.turn()
+    assert node.turns == 1 and node.scheduled
+    loop.run()
+    assert node.turns == 2
