@@ -766,6 +766,7 @@ class Node(consensus.ConsensusNode):
         mirrors.tick()
         if not self.pausing.paused:
             self.member_changes.tick()
+            self.maintenance.go_on()
             if self.cluster.raft.is_leader and self.broker.arrivals.is_open:
                 self.broker.lead()
                 self.shovels.lead()

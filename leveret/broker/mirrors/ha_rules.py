@@ -14,9 +14,7 @@ started to say what it has. The farewell names the index of the metadata that th
 they have applied all of it. A copy that was just started has seen no node fail; so after all nodes were stopped and
 some are back, nothing is promoted whose master will return. Which masters have failed is forgotten with the next epoch.
 
-**Leaving.** Before a node stops, it hands over the queues that it leads: each goes to a mirror in sync, those of one
-node spread over the others. Publishes wait meanwhile, and go to the new master together with the unconfirmed ones; none
-is lost. A node in maintenance (`leveret.metadata.model.maintenance_mark`) does so too, for as long as that lasts.
+Before it stops, it hands over the queues that it leads: see `hand_overs`.
 
 **Windows.** An asynchronous mirror that is further behind than its queue's window holds up confirms and publishers
 until it has caught up. One that makes no progress at all is no longer in sync after a while, and waited for no longer.
@@ -33,7 +31,6 @@ from leveret.broker.mirrors.status import lags
 from leveret.broker.remote.peer_frames import U64
 from leveret.links import frame_types
 from leveret.links.proposals import BadFrame
-from leveret.metadata.model.maintenance_mark import out_of_service
 from leveret.replication.ring_frames import PLAIN, Options
 
 if TYPE_CHECKING:
@@ -214,62 +211,6 @@ class HaRules:
             self.broker.mirrors.touch(mirror)
 
     # -- Leaving -----------------------------------------------------------------------------------------------------
-
-    def leave(self) -> bool:
-        """Before this node stops: hand over its queues, as far as the rules say. False: nothing is to be waited for."""
-        mirrors, member_changes = self.broker.mirrors, self.broker.member_changes
-        assert member_changes is not None
-        given: dict[str, int] = {}
-        away = out_of_service(self.broker.metadata)
-        waits = False
-        for mirror in mirrors:
-            mirrors.broadcast.catch_up(mirror)
-            member = mirror.member
-            if member.master is None or member.view is None or not member.majority:
-                continue
-            if member.master.handing is not None or member.proposal_age is not None:
-                waits = True
-                continue
-            candidates = [name for name, _ in member.view.in_sync if name in member.links]
-            if candidates:
-                chosen = min(candidates, key=lambda name: (name in away, given.get(name, 0)))
-                given[chosen] = given.get(chosen, 0) + 1
-                waits = mirrors.hand_over(mirror, chosen) or waits
-            elif member_changes.rules_of(mirror.spec).on_shutdown_always:
-                if member.step_down():
-                    mirrors.touch(mirror)
-                    waits = True
-                else:
-                    waits = member.may_step_down_soon() or waits
-        return waits
-
-    def give_away(self, at_once: int) -> int:
-        """While this node is in maintenance: hand over queues to nodes that are not, so many at a time. Returns how
-        many are left that could be handed over. No unsynchronised mirror is promoted here, whatever the rules say: the
-        node does not stop yet."""
-        mirrors, member_changes = self.broker.mirrors, self.broker.member_changes
-        assert member_changes is not None
-        away = out_of_service(self.broker.metadata)
-        masters: dict[str, int] | None = None
-        left = under_way = 0
-        for mirror in list(mirrors):
-            mirrors.broadcast.catch_up(mirror)
-            member = mirror.member
-            if member.master is None or member.view is None or not member.majority:
-                continue
-            candidates = [name for name, _ in member.view.in_sync if name in member.links and name not in away]
-            if not candidates:
-                continue
-            left += 1
-            if member.master.handing is not None or member.proposal_age is not None:
-                under_way += 1
-            elif under_way < at_once:
-                if masters is None:
-                    masters = dict(member_changes.broker.loads.masters)
-                chosen = min(candidates, key=lambda name: (masters.get(name, 0), name))
-                masters[chosen] = masters.get(chosen, 0) + 1
-                under_way += mirrors.hand_over(mirror, chosen)
-        return left
 
     def say_farewell(self) -> None:
         for peer in self.broker.client_ends:

@@ -59,6 +59,7 @@ from leveret.broker.mirrors.broadcast import Broadcast
 from leveret.broker.mirrors.convert import StoreSpilled, give_back, take_over
 from leveret.broker.mirrors.copy_store import MirrorStore, Reading, restore_queue, stored_marks
 from leveret.broker.mirrors.ha_rules import HaRules
+from leveret.broker.mirrors.hand_overs import HandOvers
 from leveret.broker.mirrors.log_lines import LogLines
 from leveret.broker.queue.delivery_limit import DeliveryLimit
 from leveret.broker.queue.hold import go_on, release
@@ -218,6 +219,7 @@ class MirrorManager:
         self.published = 0  # The node's count of publishes at the last tick.
         self.journal = LogLines(broker)
         self.ha_rules = HaRules(broker)
+        self.hand_overs = HandOvers(broker)
         self.proposed = 0  # Views that not every node has heard of yet.
         self.proposed_for_used = 0  # Those of them that belong to queues in use.
         self.leaving = False  # This node stops: losing its links does not mean that other nodes have failed.

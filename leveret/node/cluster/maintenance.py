@@ -6,8 +6,8 @@ asked for it, and whether or not the caller still waits:
 
 - the listeners for clients are closed; those for HTTP stay open, so that one can see how the node is;
 - a node that is *draining* closes the connections that it has; one that is *leaving* keeps them until they end;
-- every second, masters that a mirror in sync could take are handed over: also those that come to this node later,
-  because another master was lost and the copy here was the best.
+- masters that a mirror in sync could take are handed over: also those that come to this node later, because another
+  master was lost and the copy here was the best. They are looked for every second.
 
 The caller waits for this to be done (`handed_over`). Queues of which no other node has a complete copy stay here, and
 are served from here to the clients of other nodes: to stop such a node would make them unavailable, and the caller is
@@ -122,8 +122,13 @@ class Maintenance:
 
     def tick(self) -> None:
         """Every second."""
-        if self.state is not None and self.node.broker.mirrors.ha_rules.give_away(AT_ONCE):
+        if self.state is not None and self.node.broker.mirrors.hand_overs.give_away(AT_ONCE):
             self.node.schedule()
+
+    def go_on(self) -> None:
+        """In each tick of the mirrors, if there are more queues than could be looked at at once."""
+        if self.state is not None and self.node.broker.mirrors.hand_overs.is_looking:
+            self.tick()
 
     def close_clients(self, text: str) -> int:
         connections = list(self.node.broker.connections)
@@ -145,10 +150,10 @@ class Maintenance:
     async def handed_over(self, progress: Progress) -> None:
         """Waits until all masters that can be are handed over to mirrors, and the leadership of the cluster too."""
         node = self.node
-        ha_rules, loop = node.broker.mirrors.ha_rules, node.loop
-        total = best = ha_rules.give_away(AT_ONCE)
+        hand_overs, loop = node.broker.mirrors.hand_overs, node.loop
+        total = best = hand_overs.give_away(AT_ONCE)
         deadline = loop.time() + STUCK_S
-        while (left := ha_rules.give_away(AT_ONCE)) and node.fatal is None and self.state is not None:
+        while (left := hand_overs.give_away(AT_ONCE)) and node.fatal is None and self.state is not None:
             if left < best:
                 best, deadline = left, loop.time() + STUCK_S
             elif loop.time() > deadline:
@@ -179,10 +184,10 @@ class Maintenance:
         """Hands mirrored queues over before a controlled stop. A client sees that its publishes wait for some
         milliseconds."""
         node = self.node
-        ha_rules = node.broker.mirrors.ha_rules
+        hand_overs = node.broker.mirrors.hand_overs
         deadline = node.loop.time() + LEAVE_S
         has_led = False
-        while node.fatal is None and ha_rules.leave() and node.loop.time() < deadline:
+        while node.fatal is None and hand_overs.leave() and node.loop.time() < deadline:
             has_led = True
             node.turn()
             await asyncio.sleep(LEAVE_STEP_S)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.delivery.confirms import Confirms
+from leveret.broker.mirrors.hand_overs import BEGUN_AT_ONCE, HandOvers
 from leveret.broker.mirrors.manager import Mirror
 from leveret.broker.queue.queue import Queue
 from leveret.broker.queue.state import Access
@@ -23,6 +24,7 @@ from tests.support.ring_world import Rings
 
 ONE, TWO, THREE = "one@host", "two@host", "three@host"
 HOUR_MS = 3_600_000
+MANY = 2 * BEGUN_AT_ONCE + 3
 
 
 @pytest.fixture
@@ -410,10 +412,10 @@ def test_a_farewell_counts_once_all_is_known_that_came_before_it(rings: Rings) -
 def test_one_that_leaves_hands_over(rings: Rings) -> None:
     numbers = [rings.declare(name, ONE, TWO, THREE) for name in ("q", "r")]
     rings.publish(ONE, "q", 10)
-    ha_rules = rings.servers[ONE].world.broker.mirrors.ha_rules
-    assert ha_rules.leave()
+    hand_overs = rings.servers[ONE].world.broker.mirrors.hand_overs
+    assert hand_overs.leave()
     rings.tick(10)
-    assert not ha_rules.leave()
+    assert not hand_overs.leave()
     masters = {name: rings.servers[TWO].world.metadata.queues["/", name].node for name in ("q", "r")}
     assert sorted(masters.values()) == [THREE, TWO], "each of the others leads one"
     queue = rings.copy(masters["q"], numbers[0]).queue
@@ -435,21 +437,21 @@ def test_one_in_maintenance_gives_away_a_few_at_a_time(rings: Rings) -> None:
     for name in ("q", "r", "s"):
         rings.declare(name, ONE, TWO, THREE)
     out_of_service(rings, ONE, THREE)
-    ha_rules = rings.servers[ONE].world.broker.mirrors.ha_rules
-    assert ha_rules.give_away(2) == 3
+    hand_overs = rings.servers[ONE].world.broker.mirrors.hand_overs
+    assert hand_overs.give_away(2) == 3
     rings.tick(10)
-    assert ha_rules.give_away(2) == 1, "two have gone at the same time"
+    assert hand_overs.give_away(2) == 1, "two have gone at the same time"
     rings.tick(10)
-    assert ha_rules.give_away(2) == 0
+    assert hand_overs.give_away(2) == 0
     assert {master_of(rings, name) for name in ("q", "r", "s")} == {TWO}, "the third is out of service itself"
 
 
 def test_nothing_is_given_to_those_out_of_service_but_before_a_stop(rings: Rings) -> None:
     rings.declare("q", ONE, TWO, THREE)
     out_of_service(rings, ONE, TWO, THREE)
-    ha_rules = rings.servers[ONE].world.broker.mirrors.ha_rules
-    assert ha_rules.give_away(9) == 0 and master_of(rings, "q") == ONE
-    assert ha_rules.leave()
+    hand_overs = rings.servers[ONE].world.broker.mirrors.hand_overs
+    assert hand_overs.give_away(9) == 0 and master_of(rings, "q") == ONE
+    assert hand_overs.leave()
     rings.tick(10)
     assert master_of(rings, "q") != ONE
 
@@ -460,7 +462,7 @@ def test_no_unsynced_mirror_leads_for_the_sake_of_maintenance(rings: Rings) -> N
     rings.publish(ONE, "q", 10)
     rings.place()
     out_of_service(rings, ONE)
-    assert rings.servers[ONE].world.broker.mirrors.ha_rules.give_away(9) == 0
+    assert rings.servers[ONE].world.broker.mirrors.hand_overs.give_away(9) == 0
     rings.tick(10)
     assert master_of(rings, "q") == ONE
 
@@ -500,7 +502,7 @@ def test_leaving_unsynced_mirrors(rings: Rings, definition: dict[str, Any], lead
     rings.publish(ONE, "q", 10)
     rings.place()
     assert synced(rings) == {ONE} and len(view(rings).ring) == 2
-    rings.servers[ONE].world.broker.mirrors.ha_rules.leave()
+    rings.servers[ONE].world.broker.mirrors.hand_overs.leave()
     rings.tick(10)
     assert view(rings).master == leads
 
@@ -513,13 +515,13 @@ def test_one_that_leaves_waits_for_mirrors_that_have_not_said_what_they_have(rin
     master = rings.copy(ONE, number).member.master
     assert master is not None
     entries, master.table = master.table, {}  # As long as the view is new.
-    ha_rules = rings.servers[ONE].world.broker.mirrors.ha_rules
-    assert ha_rules.leave(), "it will say so in a moment"
+    hand_overs = rings.servers[ONE].world.broker.mirrors.hand_overs
+    assert hand_overs.leave(), "it will say so in a moment"
     master.table = entries
-    assert ha_rules.leave()
+    assert hand_overs.leave()
     rings.tick(10)
     assert view(rings).master == TWO
-    assert not ha_rules.leave()
+    assert not hand_overs.leave()
 
 
 def test_one_that_leaves_does_not_wait_for_mirrors_that_are_not_there(rings: Rings) -> None:
@@ -528,7 +530,81 @@ def test_one_that_leaves_does_not_wait_for_mirrors_that_are_not_there(rings: Rin
     rings.publish(ONE, "q", 10)
     rings.place()
     rings.kill(TWO)
-    assert not rings.servers[ONE].world.broker.mirrors.ha_rules.leave()
+    assert not rings.servers[ONE].world.broker.mirrors.hand_overs.leave()
+
+
+# -- Handing over very many queues -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def many(rings: Rings) -> Rings:
+    for number in range(MANY):
+        rings.declare(f"q{number}", ONE, TWO, THREE)
+    return rings
+
+
+def begun(rings: Rings) -> int:
+    mirrors = rings.servers[ONE].world.broker.mirrors
+    return sum(mirror.member.master is not None and mirror.member.master.handing is not None for mirror in mirrors)
+
+
+def led(rings: Rings, name: str) -> int:
+    return sum(spec.node == name for spec in rings.servers[TWO].world.metadata.queues.values())
+
+
+def hand_overs(rings: Rings) -> HandOvers:
+    return rings.servers[ONE].world.broker.mirrors.hand_overs
+
+
+def test_one_that_stops_hands_over_a_portion_at_a_time(many: Rings) -> None:
+    steps = 0
+    while hand_overs(many).leave():
+        assert begun(many) <= BEGUN_AT_ONCE
+        many.tick(10)
+        steps += 1
+    assert steps == 3 and led(many, ONE) == 0
+    assert abs(led(many, TWO) - led(many, THREE)) <= 1
+
+
+def test_no_more_are_on_their_way_than_the_caller_allows(many: Rings) -> None:
+    assert hand_overs(many).give_away(5) == MANY and begun(many) == 5
+    assert hand_overs(many).give_away(5) == MANY and begun(many) == 5
+    many.tick(10)
+    assert hand_overs(many).give_away(5) == MANY - 5 and begun(many) == 5
+
+
+def test_a_turn_looks_at_some_of_the_queues(many: Rings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leveret.broker.mirrors.hand_overs.LOOKS_AT_ONCE", 10)
+    assert hand_overs(many).leave() and begun(many) == 10
+    assert hand_overs(many).leave() and begun(many) == 20
+
+
+def test_one_that_fails_is_tried_again(many: Rings) -> None:
+    assert hand_overs(many).give_away(1) == MANY
+    (mirror,) = _going(many)
+    assert mirror.member.master is not None
+    mirror.member.master._give_up()
+    left = MANY
+    for _ in range(2 * MANY):
+        left = hand_overs(many).give_away(1)
+        many.tick(10)
+        if not left:
+            break
+    assert not left and led(many, ONE) == 0
+
+
+def test_one_that_is_deleted_meanwhile_is_not_waited_for(many: Rings) -> None:
+    assert hand_overs(many).give_away(1) == MANY
+    (mirror,) = _going(many)
+    many._propose(c.DeleteQueue("/", mirror.spec.name, mirror.spec.id))
+    many.run()
+    assert hand_overs(many).give_away(1) == MANY - 1
+    assert begun(many) == 1
+
+
+def _going(rings: Rings) -> list[Mirror]:
+    mirrors = rings.servers[ONE].world.broker.mirrors
+    return [one for one in mirrors if one.member.master is not None and one.member.master.handing is not None]
 
 
 # -- Asynchronous mirrors ----------------------------------------------------------------------------------------------
