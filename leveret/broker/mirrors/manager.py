@@ -242,6 +242,8 @@ class MirrorManager:
         """Returns whether the next few copies may be told of events that concern all."""
         if self.broadcast.is_urgent:
             return True
+        if self.leaving:
+            return False  # Links that this node gives up concern only copies that still have something to do.
         waits = self.is_serving or self.proposed_for_used > 0 or self.proposed >= PROPOSED_AT_ONCE
         return self.broadcast.may_follow and not waits
 
@@ -662,9 +664,7 @@ class MirrorManager:
 
     def finish(self) -> None:
         """Carry out all effects, however long it takes: the node stops."""
-        while self.has_work or self.broadcast:
-            if self.broadcast:
-                self.broadcast.go_on()
+        while self.has_work:
             self.flush()
 
     def _perform(self, mirror: Mirror) -> int:

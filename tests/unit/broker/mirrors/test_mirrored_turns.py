@@ -179,6 +179,18 @@ def test_the_majority_is_lost_before_the_master_is(rings: Rings) -> None:
     assert proposed == []
 
 
+def test_one_that_stops_tells_those_that_have_something_to_do(rings: Rings) -> None:
+    """Its links end for all copies, and nothing comes of that for those at rest."""
+    mirrors = mirrors_of(rings, "b")
+    busy, *others = mirrors
+    mirrors.leave()
+    mirrors.on_peer_down("a")
+    mirrors.touch(busy)
+    mirrors.finish()
+    assert "a" not in busy.member.links and all("a" in mirror.member.links for mirror in others)
+    assert not mirrors.has_work
+
+
 def test_a_view_comes_to_one_that_has_heard_everything(rings: Rings) -> None:
     mirrors = mirrors_of(rings, "b")
     mirrors.on_peer_down("a")
