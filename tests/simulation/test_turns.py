@@ -202,3 +202,28 @@ def test_a_queue_that_a_client_waits_for_comes_first(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(storage, "AWAITED_BYTES_MAX", 0)  # Each commit takes time, in which others could come first.
     last = order_of_masters()[-1]
     assert order_of_masters(last).index(last) < QUEUES * 2 / 3  # Some others have been asked for already.
+
+
+def test_a_turn_that_was_not_scheduled_schedules_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant = Plant(1, charged=False)
+    with metered(plant.meter):
+        try:
+            plant.start()
+            node = node_of(plant.machines[0])
+            passes = Passes(monkeypatch)
+            turn = type(node)._turn
+
+            def counted_turn(of: Any) -> None:
+                passes.now["turns"] += 1
+                turn(of)
+
+            monkeypatch.setattr(type(node), "_turn", counted_turn)
+            monkeypatch.setattr(type(node.broker), "is_behind", True)  # There is always a next turn.
+            for _ in range(5):
+                node.turn()  # Such as at the end of a commit.
+            passes.now.clear()
+            plant.run(0.001)
+            monkeypatch.undo()
+            assert passes.most["turns"] == 1
+        finally:
+            plant.close()
