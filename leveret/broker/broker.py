@@ -24,7 +24,7 @@ from leveret.broker.client_ids.client_ids import ClientIds
 from leveret.broker.client_log import ClientLog
 from leveret.broker.connection_limits import IN_VHOST, OF_USER, ConnectionLimits
 from leveret.broker.consumer_timeout import check_age
-from leveret.broker.dead_letter.publisher import DeadLetterPublisher
+from leveret.broker.dead_letter.publisher import WORK_MAX, DeadLetterPublisher
 from leveret.broker.delivery.batch import Gap, GapRead
 from leveret.broker.event_journal.node_journal import NodeJournal, Options, keep
 from leveret.broker.fanout import COPIES_MAX, Fanout
@@ -39,6 +39,7 @@ from leveret.broker.queue.features import NO_CLUSTER, Features
 from leveret.broker.queue.hold import go_on, release
 from leveret.broker.queue.local_queue import LocalQueue
 from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.ttl_and_length import EXPIRED_AT_ONCE
 from leveret.broker.remote.client_end import FROM_OWNER_END, ClientEnd
 from leveret.broker.remote.direct_reply_to import DirectReplyTo
 from leveret.broker.remote.migrate import Arrivals, demote
@@ -123,6 +124,7 @@ class Broker:
         self.opened_ms = 0  # When clients could first come, by the same clock.
         self.wall_ms = 0  # The time of day, as of this turn.
         self.alarm: str | None = None  # What the cluster is low on, in the words of connection.blocked.
+        self.expiring_left = EXPIRED_AT_ONCE
         self.is_late = False  # More timers are due than a turn has room for.
         self.timers: Timers[LocalQueue] = Timers()
         self.idle: Timers[LocalQueue] = Timers()
@@ -197,6 +199,12 @@ class Broker:
         return name if isinstance(name, str) else self.default_cluster_name
 
     @property
+    def is_spreading(self) -> bool:
+        """Returns whether publishes to many queues, or dead letters, were left for later turns. They go on when there
+        is room for them on the way to the disk."""
+        return bool(self.fanout.waiting or self.dead_letters.retry.waiting)
+
+    @property
     def is_behind(self) -> bool:
         """Returns whether there is work that was left for later turns: queues whose time has come, clients
         of a user that is gone, queues and exchanges that have not been told of changed policies, indexes of
@@ -218,6 +226,9 @@ class Broker:
             self.upkeep.go_on(STEPS if self.opened_ms else STEPS_STARTING)
         if self.fanout.left < COPIES_MAX:
             self.fanout.begin_turn(self.alarm is None and self.node.is_crowded())
+        self.expiring_left = EXPIRED_AT_ONCE
+        if self.dead_letters.left < WORK_MAX:
+            self.dead_letters.begin_turn(self.alarm is None and self.node.is_crowded())
         dirty, unlogged = self.dirty, self.unlogged
         while dirty or self.firehoses_due:
             if not dirty:
@@ -292,6 +303,11 @@ class Broker:
             if not queue.deleted:
                 self._on_idle(queue)
         self.is_late = len(due) == DUE_AT_ONCE or len(idle) == IDLE_AT_ONCE
+
+    def go_on_soon(self, queue: LocalQueue) -> None:
+        """Have a queue pumped in the next turn."""
+        self.timers.set(queue, self.wall_ms)
+        self.is_late = True
 
     def _on_idle(self, queue: LocalQueue) -> None:
         """A queue that goes when nobody has used it for a while."""

@@ -362,7 +362,7 @@ class Node(consensus.ConsensusNode):
         is_moving = moves.looking and moves.has_work and not self.pausing.paused
         if (broker.dirty and delivers) or mirrors.has_work or broker.is_behind or is_moving:
             self.schedule()
-        if broker.fanout.waiting and (broker.alarm is not None or not self.storage.is_crowded(broker)):
+        if broker.is_spreading and (broker.alarm is not None or not self.storage.is_crowded(broker)):
             self.schedule()
         if self.behind and not self.storage.is_crowded(self.broker):
             behind, self.behind = self.behind, {}

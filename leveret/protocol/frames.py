@@ -96,13 +96,13 @@ def split(content: bytes) -> tuple[bytes, bytes]:
 
 def with_header(content: bytes, header_payload: bytes) -> bytes:
     """Return the content with other properties; its body frames stay as they are."""
-    return frame(HEADER, content[1] << 8 | content[2], header_payload) + content[_second(content) :]
+    return frame(HEADER, content[1] << 8 | content[2], header_payload) + content[header_end(content) :]
 
 
 def rechannel(content: bytes, channel: int) -> bytes:
     """Return the content with every frame on this channel. Its frames must all be on one channel, as they always are.
     """
-    second = _second(content)
+    second = header_end(content)
     if content[1] << 8 | content[2] == channel:
         return content
     size = len(content)
@@ -125,13 +125,13 @@ def reframe(content_: bytes, channel: int, frame_max: int) -> bytes:
     """Return the content on this channel, its body split again if a frame exceeds frame_max (0: no limit)."""
     if frame_max == 0 or len(content_) <= frame_max:
         return rechannel(content_, channel)
-    if all(end - at <= frame_max for at, end in _bodies(content_, _second(content_))):
+    if all(end - at <= frame_max for at, end in _bodies(content_, header_end(content_))):
         return rechannel(content_, channel)
     header_payload, body = split(content_)
     return content(header_payload, body, frame_max, channel)
 
 
-def _second(content: bytes) -> int:
+def header_end(content: bytes) -> int:
     """Return the end of the header frame."""
     size = len(content)
     if size < OVERHEAD:
@@ -148,7 +148,7 @@ def _second(content: bytes) -> int:
 
 def _announced(content: bytes) -> tuple[int, int]:
     """Return the end of the header frame, and the body size in it."""
-    second = _second(content)
+    second = header_end(content)
     if second < OVERHEAD + _CONTENT_HEADER.size:
         raise BadContent("content header is cut off")
     announced: int = _CONTENT_HEADER.unpack_from(content, HEADER_AT)[2]

@@ -46,6 +46,10 @@ OF_TURNS: Final = (
     ("leveret.broker.policy_refresh", "RULED_AT_ONCE", 1),
     ("leveret.broker.mirrors.member_changes", "LOOKS_AT_ONCE", 1),
     ("leveret.node.cluster.consensus", "APPLIED_AT_ONCE", 1),
+    ("leveret.broker.", "WORK_MAX", 25),  # For one or two dead letters.
+    ("leveret.broker.", "EXPIRED_AT_ONCE", 1),
+    ("leveret.broker.queue.ttl_and_length", "DROPPED_AT_ONCE", 1),
+    ("leveret.broker.queue.ttl_and_length", "SIZED_AT_ONCE", 1),
 )
 
 

@@ -18,6 +18,12 @@ there.
 **Direct reply-to.** With the default exchange as dead-letter exchange, the key of the queue or of the message can be an
 address of direct reply-to: the message is a reply then, as any message with that key (`remote.direct_reply_to`).
 
+**Many at once.** A policy can make a million messages grow old in one moment, and a consumer can reject a hundred
+thousand. Each turn has a budget of dead letters (`WORK_MAX`); the others wait in `retry`, in order, and are published
+in the next turns. No queue has fewer dead letters published than it got messages meanwhile, whatever the budget: so
+what waits is never more than its queue once had. Neighbours with equal headers cost little, since only the first of
+them is decoded and routed.
+
 **Cycles.** A message that is about to enter a queue in which it was dead-lettered before, and that was not rejected on
 the way round, would go round for ever unnoticed: it is not routed there.
 """
@@ -25,7 +31,6 @@ the way round, would go round for ever unnoticed: it is not routed there.
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.dead_letter.retry import DeadLetterRetry
@@ -33,8 +38,8 @@ from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
 from leveret.broker.delivery.confirms import Pending
 from leveret.broker.routing.reply_address import PREFIX
 from leveret.metadata.rules.ha_policy import is_quorum
-from leveret.protocol.frames import HEADER_AT, with_header
-from leveret.protocol.properties import body_size, decode_content, encode
+from leveret.protocol.frames import HEADER_AT, header_end, with_header
+from leveret.protocol.properties import BODY_SIZE_AT, BODY_SIZE_END, body_size, decode_content, encode
 from leveret.protocol.tables import Field, Table
 from leveret.storage.format.queue_block import LASTING_KIND, PERSISTENT, REDELIVERED, SHARED
 
@@ -49,10 +54,50 @@ REJECTED: Final = "rejected"
 MAXLEN: Final = "maxlen"
 COUNT_MAX: Final = (1 << 63) - 1
 LOGGED_MAX: Final = 10_000
+WORK_MAX: Final = 8_192  # For dead letters in one turn, in units of
+WORK_ALIKE: Final = 1  # one whose headers are those of the one before,
+WORK_NEW: Final = 24  # and of one whose headers are made.
 
 if TYPE_CHECKING:
     # Content, exchange and key as a delivery has them, target queues, and addresses of direct reply-to.
     Way = tuple[bytes, bytes, tuple[AnyQueue, ...], list[str]]
+
+
+class Alike:
+    """Makes dead letters of neighbours whose headers, but for the size of the body, and keys are those of the first.
+
+    Such messages of one queue that leave in one turn for one reason get equal headers, and go the same way.
+    """
+
+    __slots__ = ("after", "before", "end", "key", "made_after", "made_before")
+
+    def __init__(self, old: bytes, key: bytes, made: bytes) -> None:
+        """`made` is the dead letter of `old`."""
+        self.key = key
+        self.end = header_end(old)
+        self.before, self.after = old[:BODY_SIZE_AT], old[BODY_SIZE_END : self.end]
+        self.made_before, self.made_after = made[:BODY_SIZE_AT], made[BODY_SIZE_END : header_end(made)]
+
+    def make(self, old: bytes, key: bytes) -> bytes | None:
+        """Return the dead letter; None if the message is not like the first."""
+        if key != self.key or not old.startswith(self.before) or not old.startswith(self.after, BODY_SIZE_END):
+            return None
+        return b"".join((self.made_before, old[BODY_SIZE_AT:BODY_SIZE_END], self.made_after, old[self.end :]))
+
+
+class Stretch:
+    """Neighbours with the same targets, which are published together."""
+
+    __slots__ = ("answered", "contents", "key", "queues")
+
+    def __init__(self, made: bytes, key: bytes, queues: tuple[AnyQueue, ...], answered: bool) -> None:
+        self.contents = [made]
+        self.key = key
+        self.queues = queues
+        self.answered = answered  # It goes to addresses of direct reply-to.
+
+    def goes_to(self, key: bytes, queues: tuple[AnyQueue, ...], answered: bool) -> bool:
+        return self.key == key and self.queues == queues and self.answered == answered
 
 
 class DeadLetter(Pending):
@@ -82,6 +127,7 @@ class DeadLetterPublisher:
         self.broker = broker
         self.open: dict[DeadLetter, None] = {}  # Not confirmed by all targets yet.
         self.retry = DeadLetterRetry(self)
+        self.left = WORK_MAX
         self.sent = 0
         self.dropped = 0  # Refused by a target, and not kept.
         # Messages by reason, whether their queue is a quorum queue, and whether they are kept until confirmed.
@@ -89,14 +135,25 @@ class DeadLetterPublisher:
         self.kept_safe = {False: 0, True: 0}  # Messages kept until confirmed, and confirmed; by quorum queue or not.
         self.logged_unroutable: dict[tuple[int, str | None, str | None, bool], None] = {}  # Already logged.
 
+    def begin_turn(self, is_crowded: bool) -> None:
+        """Give this turn its budget, and have those published that wait. `is_crowded`: too much waits for the disk."""
+        self.left = 0 if is_crowded and self.retry.waiting else WORK_MAX
+        self.retry.begin_turn()
+
     def send(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str) -> None:
         """Dead-letter messages that have left `ready` and are not unacknowledged; settled when targets have them."""
         self._count(queue, reason, hi - lo)
-        self._send(queue, batch, lo, hi, reason, held=False, tried=False)
+        if self.left > 0 and queue not in self.retry.waiting:
+            _, lo = self._send(queue, batch, lo, hi, reason, held=False, tried=False)
+        if lo < hi:
+            self.retry.add_new(queue, batch, lo, hi, reason)
 
-    def send_held(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, tried: bool) -> int:
-        """Likewise for messages from `retry`. Returns in how many publishes, some of which may be answered already."""
-        return self._send(queue, batch, lo, hi, reason, held=True, tried=tried)
+    def send_held(
+        self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, tried: bool, least: int
+    ) -> tuple[int, int]:
+        """Likewise for messages from `retry`: as many as the turn has room for, and `least` whether it has or not.
+        Returns in how many publishes, some of which may be answered already, and up to which message."""
+        return self._send(queue, batch, lo, hi, reason, held=True, tried=tried, least=least)
 
     def send_unread(self, queue: Queue, first: int, last: int, reason: str) -> None:
         """Likewise for messages whose contents are in the log only."""
@@ -107,7 +164,9 @@ class DeadLetterPublisher:
         kind = reason, is_quorum(queue.spec.arguments), queue.rules.keeps_dead
         self.by_reason[kind] = self.by_reason.get(kind, 0) + count
 
-    def _send(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, *, held: bool, tried: bool) -> int:
+    def _send(
+        self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, *, held: bool, tried: bool, least: int = 1
+    ) -> tuple[int, int]:
         keeps = queue.rules.keeps_dead
         if not self.has_exchange(queue):
             if keeps and queue.rules.dead_letter_exchange is not None:
@@ -115,28 +174,55 @@ class DeadLetterPublisher:
                 self.retry.add_refused(queue, batch, lo, hi, reason)
             else:
                 queue.settle_unserved(batch, lo, hi, reason)
-            return 0
-        # Neighbours with the same targets are published together. The targets are known only when the headers were
-        # read. A queue that may reject publishes gets them one by one: see `Route.is_plain`.
-        ways = [self._way(queue, batch.contents[at], batch.keys[at], reason) for at in range(lo, hi)]
-        cuts = [
-            at
-            for at, (one, other) in enumerate(pairwise(ways), 1)
-            if one[1:3] != other[1:3] or any(target.rules.rejects for target in one[2])
-        ]
-        for first, last in pairwise((0, *cuts, len(ways))):
-            contents = [way[0] for way in ways[first:last]]
-            _, key, queues, answered = ways[first]
-            letter = DeadLetter(self, queue, batch, lo + first, lo + last, reason, held)
+            return 0, hi
+        stretches, replies, end = self._stretches(queue, batch, lo, hi, reason, least)
+        last = lo
+        for stretch in stretches:
+            first, last = last, last + len(stretch.contents)
+            letter = DeadLetter(self, queue, batch, first, last, reason, held)
             self.open[letter] = None
-            if keeps and not queues and not answered:
+            if keeps and not stretch.queues and not stretch.answered:
                 letter.mark_refused()
                 self.log_unroutable(queue)
-            self._post(queues, contents, key, batch.kinds[lo + first : lo + last], letter)
-        for made, key, _, addresses in ways if not tried else ():
-            if addresses:
-                self.broker.replies.answer(None, addresses, key, made)
-        return len(cuts) + 1
+            self._post(stretch.queues, stretch.contents, stretch.key, batch.kinds[first:last], letter)
+        for made, key, _, addresses in replies if not tried else ():
+            self.broker.replies.answer(None, addresses, key, made)
+        return len(stretches), end
+
+    def _stretches(
+        self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, least: int
+    ) -> tuple[list[Stretch], list[Way], int]:
+        """Make dead letters of a batch: `least`, or as many as the turn has room for; neighbours with the same targets
+        together. The targets are known only when the headers were read. A queue that may reject publishes gets
+        them one by one: see `Route.is_plain`. Also returns those with addresses of direct reply-to, and up to where."""
+        assert queue.rules.dead_letter_exchange is not None
+        varies = self.broker.vhosts[queue.spec.vhost].router.varies(queue.rules.dead_letter_exchange)
+        stretches: list[Stretch] = []
+        replies: list[Way] = []
+        alike: Alike | None = None
+        is_single = False
+        contents, keys, at = batch.contents, batch.keys, lo
+        while at < hi and (self.left > 0 or at - lo < least):
+            old, key = contents[at], keys[at]
+            made = None if alike is None else alike.make(old, key)
+            if made is not None:
+                self.left -= WORK_ALIKE
+                stretches[-1].contents.append(made)
+            else:
+                self.left -= WORK_NEW
+                way = made, new_key, queues, addresses = self._way(queue, old, key, reason)
+                if addresses:
+                    replies.append(way)
+                last = stretches[-1] if stretches else None
+                if last is not None and not is_single and last.goes_to(new_key, queues, bool(addresses)):
+                    last.contents.append(made)
+                else:
+                    stretches.append(Stretch(made, new_key, queues, bool(addresses)))
+                    is_single = any(target.rules.rejects for target in queues)
+                is_last = at + 1 == hi
+                alike = None if is_last or varies or is_single or addresses else Alike(old, key, made)
+            at += 1
+        return stretches, replies, at
 
     def send_refused(self, queue: AnyQueue, contents: Sequence[bytes], keys: Sequence[bytes], kind: int) -> None:
         """Dead-letter publishes that the queue has rejected because it was full."""
@@ -242,7 +328,7 @@ class DeadLetterPublisher:
 
     def take_back(self, queue: Queue) -> None:
         """Put messages that their targets have not confirmed back into their queue, which moves to another node."""
-        for letter in self.open:
+        for letter in reversed(list(self.open)):  # Each goes to the front then.
             if letter.queue is queue and not letter.void:
                 letter.void = True
                 queue.put_back_dead_letters(letter.batch, letter.lo, letter.hi)

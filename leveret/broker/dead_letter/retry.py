@@ -1,8 +1,9 @@
 """Dead-lettered messages that wait to be published, or published again.
 
-There are two reasons to wait. A publish was refused, by a target that is full or out of reach, or because there is no
-target, and is to be tried again until it is accepted (`QueueRules.keeps_dead`). Or a consumer has rejected a message
-whose contents are in the log only, and it cannot be published before they are read.
+There are three reasons to wait. A publish was refused, by a target that is full or out of reach, or because there is
+no target, and is to be tried again until it is accepted (`QueueRules.keeps_dead`). Or a consumer has rejected a message
+whose contents are in the log only, and it cannot be published before they are read. Or so many leave at once that a
+turn has no room for all: those are new, and are published in the next turns, in their order and before refused ones.
 
 **How much is tried.** A target that is full may refuse millions, so not everything is tried each time. Once a second a
 queue gets `TRIES`, and each refusal costs one of them, while an accepted publish costs nothing and makes room for the
@@ -14,13 +15,16 @@ contents are dropped from memory when that is short, as those of ready messages 
 are read a part at a time, and the next part only when all publishes of the last one are answered.
 
 **If the node stops**, or the queue moves to another node, nothing is lost: none of these messages is settled, so they
-are ready in their queue again, and are dead-lettered or rejected again.
+are ready in their queue again, and are dead-lettered or rejected again. **If the queue is deleted**, new ones are
+published all the same, as they would have been at once if they were few: of those whose contents are in the log only,
+nothing is left to publish.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.batch import Batch, Gap, Span
@@ -32,7 +36,8 @@ if TYPE_CHECKING:
 
 TRIES: Final = 64
 BITE_BYTES: Final = 1 << 20
-BITE_MESSAGES: Final = 4_096
+BITE_MESSAGES: Final = 1_024
+_FIRST: Final = attrgetter("first")
 SKIPPED_MAX: Final = 64  # After so many pieces that cannot be paged out now, no more are looked at.
 
 
@@ -50,22 +55,18 @@ class Piece:
 
     def is_followed_by(self, other: Piece) -> bool:
         """Returns whether the two pieces can be merged."""
-        alike = self.batch is other.batch is None and self.reason == other.reason and self.tried == other.tried
+        alike = self.batch is other.batch and self.reason == other.reason and self.tried == other.tried
         return alike and self.last + 1 == other.first
 
 
-class Row:
-    """The messages of one queue that wait."""
+class Line:
+    """Pieces in their order."""
 
-    __slots__ = ("busy", "count", "pieces", "reading", "tries", "under_way")
+    __slots__ = ("count", "pieces")
 
     def __init__(self) -> None:
         self.pieces: deque[Piece] = deque()
         self.count = 0  # Messages in all pieces.
-        self.under_way = 0  # Publishes without an answer.
-        self.tries = TRIES
-        self.reading: Piece | None = None  # The piece that is being read.
-        self.busy = False
 
     def join(self) -> None:
         pieces, self.pieces, self.count = self.pieces, deque(), 0
@@ -89,12 +90,48 @@ class Row:
             self.pieces.append(piece)
 
 
+class Row:
+    """The messages of one queue that wait."""
+
+    __slots__ = ("busy", "new", "reading", "refused", "tries", "under_way")
+
+    def __init__(self) -> None:
+        self.new = Line()  # They were not published yet.
+        self.refused = Line()
+        self.under_way = 0  # Publishes without an answer.
+        self.tries = TRIES
+        self.reading: Piece | None = None  # The piece that is being read.
+        self.busy = False
+
+    def next(self) -> Line | None:
+        """Returns the line whose first piece is to be sent now."""
+        if self.reading is not None:
+            return None
+        if self.new.pieces:
+            return self.new
+        return self.refused if self.refused.pieces and self.under_way < self.tries else None
+
+    def line_of(self, piece: Piece) -> Line:
+        return self.refused if piece.tried else self.new
+
+
 class DeadLetterRetry:
     """The dead-lettered messages of all queues of a node that wait."""
 
     def __init__(self, dead_letters: DeadLetterPublisher) -> None:
         self.dead_letters = dead_letters
         self.rows: dict[Queue, Row] = {}
+        # Queues that have something for which there was no room in a turn, and the numbers of their next messages then.
+        self.waiting: dict[Queue, int] = {}
+
+    def begin_turn(self) -> None:
+        """Send what a turn has room for. Of each queue that is at least as much as was published to it meanwhile."""
+        waiting, self.waiting = self.waiting, {}
+        for queue, next_seq in waiting.items():
+            self.go_on(queue, least=queue.next_seq - next_seq)
+        if self.waiting:  # Another one is the first in the next turn.
+            first = next(iter(self.waiting))
+            self.waiting[first] = self.waiting.pop(first)
 
     def add_refused(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str) -> None:
         """Add messages whose publish was refused."""
@@ -103,12 +140,17 @@ class DeadLetterRetry:
         piece = Piece(batch, batch.first + lo, batch.first + hi - 1, reason, True)
         if queue.host.content_bytes > queue.host.content_bytes_max:
             _forget(queue, piece)
-        row.add(piece)
+        row.refused.add(piece)
+
+    def add_new(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str) -> None:
+        """Add messages for which a turn had no room."""
+        self._row(queue).new.add(Piece(batch, batch.first + lo, batch.first + hi - 1, reason, False))
+        self.waiting.setdefault(queue, queue.next_seq)
 
     def add_unread(self, queue: Queue, first: int, last: int, reason: str) -> None:
         """Add messages that are in the log only."""
         row = self._row(queue)
-        row.add(Piece(None, first, last, reason, False))
+        row.new.add(Piece(None, first, last, reason, False))
         self.go_on(queue)
 
     def _row(self, queue: Queue) -> Row:
@@ -131,35 +173,53 @@ class DeadLetterRetry:
             row.tries = max(1, min(TRIES, self.count(queue)))
             self.go_on(queue)
 
-    def go_on(self, queue: Queue) -> None:
-        """Send as much as may be sent now."""
-        row = self.rows[queue]
-        if row.busy:
+    def go_on(self, queue: Queue, least: int = 0) -> None:
+        """Send as much as may be sent now: `least` messages even if the turn has no room."""
+        row = self.rows.get(queue)
+        if row is None or row.busy:
             return  # A publish was answered at once; the loop below goes on.
+        if queue.deleted:
+            row.reading = None  # Whatever comes of it.
         row.busy = True
-        while row.pieces and row.under_way < row.tries and row.reading is None and not queue.deleted:
-            piece = row.take_first()
+        while (line := row.next()) is not None and not self._is_over(queue, row):
+            if self.dead_letters.left <= 0 and least <= 0:
+                self.waiting.setdefault(queue, queue.next_seq)
+                break
+            piece = line.take_first()
             if piece.batch is not None:
-                self._send(queue, piece.batch, piece)
+                least -= self._send(queue, piece.batch, piece, max(least, 1))
+            elif queue.deleted:
+                continue  # Its contents were in the log only.
             elif not self.dead_letters.has_exchange(queue):
                 if queue.rules.keeps_dead and queue.rules.dead_letter_exchange is not None:
                     self.dead_letters.log_unroutable(queue)
-                    row.put_first(piece)
+                    line.put_first(piece)
                     break
                 queue.settle_numbers(piece.first, piece.last, piece.reason)
             elif row.under_way:
-                row.put_first(piece)
+                line.put_first(piece)
                 break
             else:
                 self._read(queue, row, piece)
         row.busy = False
-        if queue.deleted or not (row.pieces or row.under_way or row.reading):
+        is_empty = not (row.new.pieces or row.refused.pieces or row.under_way or row.reading)
+        if is_empty or self._is_over(queue, row):
             del self.rows[queue]
+            self.waiting.pop(queue, None)
 
-    def _send(self, queue: Queue, batch: Batch, piece: Piece) -> None:
-        lo, hi = piece.first - batch.first, piece.last - batch.first + 1
-        count = self.dead_letters.send_held(queue, batch, lo, hi, piece.reason, piece.tried)
-        self.rows[queue].under_way += count  # Added afterwards: those already answered have been subtracted.
+    def _is_over(self, queue: Queue, row: Row) -> bool:
+        """Returns whether nothing of a queue is to be published any more: it is elsewhere, or was deleted."""
+        return queue.deleted and (not row.new.pieces or queue.spec.id in self.dead_letters.broker.queues_by_id)
+
+    def _send(self, queue: Queue, batch: Batch, piece: Piece, least: int) -> int:
+        """Returns how many messages were sent. The others are the first that wait."""
+        row, lo, hi = self.rows[queue], piece.first - batch.first, piece.last - batch.first + 1
+        count, end = self.dead_letters.send_held(queue, batch, lo, hi, piece.reason, piece.tried, least)
+        row.under_way += count  # Added afterwards: those already answered have been subtracted.
+        if end < hi:
+            piece.first = batch.first + end
+            row.line_of(piece).put_first(piece)
+        return end - lo
 
     def _read(self, queue: Queue, row: Row, piece: Piece) -> None:
         """Read the first messages of a piece from the log: after refusals, not more than may be tried."""
@@ -170,20 +230,19 @@ class DeadLetterRetry:
 
     def _on_read(self, queue: Queue, row: Row, piece: Piece, runs: list[Run] | None, following: int) -> None:
         if row.reading is not piece or queue.deleted:
-            return  # The queue was deleted or has moved.
+            return  # The queue was deleted, or has moved.
         row.reading = None
+        line = row.line_of(piece)
         if runs is None:  # The node has logged it; tried again with the next tick.
-            row.put_first(piece)
+            line.put_first(piece)
             row.tries = 0
             return
         if following <= piece.last:
-            row.put_first(Piece(None, following, piece.last, piece.reason, piece.tried))
-        row.busy = True
-        for run in runs:
+            line.put_first(Piece(None, following, piece.last, piece.reason, piece.tried))
+        for run in reversed(runs):
             batch = Batch.loaded(run)
             queue.count_in(batch)
-            self._send(queue, batch, Piece(batch, run.first, run.last, piece.reason, piece.tried))
-        row.busy = False
+            line.put_first(Piece(batch, run.first, run.last, piece.reason, piece.tried))
         self.go_on(queue)
 
     def count(self, queue: Queue) -> int:
@@ -192,28 +251,33 @@ class DeadLetterRetry:
         if row is None:
             return 0
         reading = row.reading
-        return row.count + (0 if reading is None else reading.last - reading.first + 1)
+        return row.new.count + row.refused.count + (0 if reading is None else reading.last - reading.first + 1)
 
     def page_out(self) -> None:
         """Drop contents from memory, which is short."""
         host = self.dead_letters.broker
         for queue, row in self.rows.items():
-            skipped = 0
-            for piece in row.pieces:
-                if host.content_bytes <= host.content_bytes_max or skipped >= SKIPPED_MAX:
-                    return
-                if piece.batch is not None:
-                    _forget(queue, piece)
-                    skipped += piece.batch is not None
-            row.join()
+            if queue.deleted:
+                continue  # The log has nothing of it.
+            for line in (row.refused, row.new):
+                skipped = 0
+                for piece in line.pieces:
+                    if host.content_bytes <= host.content_bytes_max or skipped >= SKIPPED_MAX:
+                        break
+                    if piece.batch is not None:
+                        _forget(queue, piece)
+                        skipped += piece.batch is not None
+                line.join()
 
     def take_back(self, queue: Queue) -> None:
         """Put all messages of a queue that wait here back into it."""
         row = self.rows.pop(queue, None)
         if row is None:
             return
+        self.waiting.pop(queue, None)
         reading, row.reading = row.reading, None
-        for piece in (*row.pieces, *([] if reading is None else [reading])):
+        pieces = [*row.new.pieces, *row.refused.pieces, *([] if reading is None else [reading])]
+        for piece in sorted(pieces, key=_FIRST, reverse=True):  # Each goes to the front then.
             if piece.batch is not None:
                 queue.put_back_dead_letters(
                     piece.batch, piece.first - piece.batch.first, piece.last - piece.batch.first + 1

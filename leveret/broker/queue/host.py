@@ -34,6 +34,8 @@ class Host(Protocol):
     now_ms: int  # Of a clock that never jumps.
     wall_ms: int  # The time of day, as of this turn.
     timers: Timers[Any]  # Queues that want a pump at a time of day.
+    expiring_left: int  # Pieces of messages that may still grow old in this turn.
+    waiting_for_load: dict[Any, Any]  # Queues of which somebody waits for `on_loaded`.
     idle: Timers[Any]  # Queues that go when nobody uses them, and when to look, by `now_ms`.
     dead_letters: DeadLetterPublisher
     features: Features
@@ -62,6 +64,12 @@ class Host(Protocol):
 
     def when_loaded(self, queue: LocalQueue, then: Callable[[], None]) -> None:
         """Call `then` when what is being read back for the queue is there, or the queue is gone."""
+
+    def on_loaded(self, queue: LocalQueue) -> None:
+        """What somebody waits for to have the first message may be there: call those again."""
+
+    def go_on_soon(self, queue: LocalQueue) -> None:
+        """Have the queue pumped in the next turn: it has more to drop than this one has room for."""
 
     def successor(self, queue: AnyQueue) -> AnyQueue | None:
         """Return the queue or proxy that replaces this one since it has another master."""

@@ -377,11 +377,12 @@ class _Taker:
         self.runs_max = runs_max
 
     def run(self) -> Gap | None:
-        """Gives a gap that has to be read before anything behind it can be taken."""
+        """Gives a gap that has to be read before anything behind it can be taken, or one that stands for what is
+        overdue."""
         queue = self.queue
         queue.refresh_rules()
-        if queue.has_upkeep:
-            ttl_and_length.before_pump(queue)
+        if queue.has_upkeep and not ttl_and_length.before_pump(queue):
+            return ttl_and_length.wait_for_turn(queue)
         while queue.ready and self.count > 0 and self.room > 0 and len(self.lease.runs) < self.runs_max:
             head = queue.ready[0]
             if isinstance(head, Gap):
@@ -390,6 +391,8 @@ class _Taker:
                 self._take_gap(head)
             elif self._is_fresh(head):
                 self._take_span(head)
+            elif queue.host.expiring_left <= 0:
+                return ttl_and_length.wait_for_turn(queue)
         return None
 
     def _is_fresh(self, head: Span) -> bool:

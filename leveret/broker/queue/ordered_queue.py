@@ -332,9 +332,11 @@ class OrderedQueue(LocalQueue):
             for tell in self.extensions.on_turn:
                 tell()
         if self.has_upkeep:
-            ttl_and_length.before_pump(self)
-            self._hand_out()
+            if ttl_and_length.before_pump(self):
+                self._hand_out()
             self._drop_unserved()
+            if self.timed and self in self.host.waiting_for_load and self.loading is None:
+                self.host.on_loaded(self)  # For basic.get that waited until overdue messages were gone.
         else:
             self._hand_out()
 
@@ -357,6 +359,9 @@ class OrderedQueue(LocalQueue):
                 and (head.batch.expires or self.rules.max_priority)
                 and not ttl_and_length.is_fresh(self, head)
             ):
+                if self.host.expiring_left <= 0:
+                    ttl_and_length.wait_for_turn(self)
+                    break
                 continue
             if len(consumers) == 1:
                 consumer = consumers[0]
@@ -430,8 +435,8 @@ class OrderedQueue(LocalQueue):
         """The first waiting message, now unacknowledged; or the gap it is in, to be loaded first, or one that stands
         for it until it may be handed out; or None."""
         self.refresh_rules()
-        if self.has_upkeep:
-            ttl_and_length.before_pump(self)
+        if self.has_upkeep and not ttl_and_length.before_pump(self):
+            return ttl_and_length.wait_for_turn(self)
         if not self.ready:
             return None
         head = self.ready[0]

@@ -8,6 +8,11 @@ and a rule goes together. Looked at is the front of the queue only, as messages 
 out, and when the first one's time has come (`Broker.timers`). A message whose time to live is 0 goes to a consumer that
 has room at once, or to none: so what is due exactly now is dropped after the queue has been handed out, not before.
 
+**Very many at once.** A turn drops so many pieces (`Host.expiring_left`), most of which are long stretches; only where
+each message has a time to live of its own, or a priority, one piece may be one message. What is overdue then stays at
+the front, and counts as ready, until the next turns drop it. Meanwhile nothing is handed out: nobody gets a message
+that is too old.
+
 **Number.** Limits count what waits, not what is out with consumers. `drop-head` makes room after the queue has been
 handed out. The other two modes turn publishers away: see `turn_away`.
 
@@ -22,8 +27,8 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.batch import Gap, Span
 from leveret.metadata.rules.queue_rules import DROP_HEAD, REJECT_TO_DLX
-from leveret.protocol.frames import HEADER_AT
-from leveret.protocol.properties import body_size, expiration
+from leveret.protocol.frames import HEADER_AT, header_end
+from leveret.protocol.properties import BODY_SIZE_END, body_size, expiration
 from leveret.storage.format.queue_block import EXPIRES, KEPT
 
 if TYPE_CHECKING:
@@ -32,6 +37,10 @@ if TYPE_CHECKING:
     from leveret.broker.queue.ordered_queue import OrderedQueue
     from leveret.broker.queue.queue import Queue
 
+EXPIRED_AT_ONCE: Final = 2_048  # Pieces that grow old in one turn, of all queues together.
+ALIKE: Final = 32  # Messages with equal headers that cost about as much as one more piece.
+DROPPED_AT_ONCE: Final = 4_096  # Pieces of a queue that a limit drops in one turn, besides as many as came in it.
+SIZED_AT_ONCE: Final = 16_384  # Messages of a queue that a limit of bytes drops in one turn, besides those.
 LOOK_AHEAD: Final = 64  # Messages with times to live of their own that are handed out at once.
 
 
@@ -41,15 +50,15 @@ def stamp(queue: OrderedQueue) -> None:
         queue.open.stamp(queue.host.wall_ms)
 
 
-def before_pump(queue: OrderedQueue) -> None:
-    """Stamp messages that came in this turn with the time, and drop expired ones before delivering."""
+def before_pump(queue: OrderedQueue) -> bool:
+    """Stamp messages that came in this turn with the time, and drop expired ones before delivering. Returns whether
+    that is done: otherwise nothing may be delivered."""
     stamp(queue)
     if queue.departure is not None and queue.departure.begun:
-        return
+        return True
     if queue.extensions is not None:
         queue.tell_before_hand_out()
-    if queue.timed:
-        _expire(queue, queue.host.wall_ms - 1)
+    return not queue.timed or _expire(queue, queue.host.wall_ms - 1)
 
 
 def after_pump(queue: OrderedQueue) -> None:
@@ -80,21 +89,29 @@ def _is_leaving(queue: OrderedQueue) -> bool:
 # -- Age ---------------------------------------------------------------------------------------------------------------
 
 
-def _expire(queue: OrderedQueue, now_ms: int) -> None:
-    """Drop those at the front whose time was up at `now_ms`; and have the rest looked at in time."""
-    ready = queue.ready
+def _expire(queue: OrderedQueue, now_ms: int) -> bool:
+    """Drop those at the front whose time was up at `now_ms`; and have the rest looked at in time. Returns whether none
+    is left that is known to be overdue."""
+    ready, host = queue.ready, queue.host
     while ready:
         head = ready[0]
         if isinstance(head, Gap):
             queue.want(head)  # Nobody can tell without looking. When it is there, there is another turn.
-            return
+            break
         due_ms, hi = _due(queue, head)
         if due_ms is None:
-            return
+            break
         if due_ms > now_ms:
-            queue.host.timers.set(queue, due_ms)
-            return
+            host.timers.set(queue, due_ms)
+            break
+        if host.expiring_left <= 0:
+            host.go_on_soon(queue)
+            return False
+        if head.batch.expires:
+            hi = _alike(head)
+        host.expiring_left -= 1 + (hi - head.lo) // ALIKE
         queue.drop_first(head, hi - head.lo, "expired")
+    return True
 
 
 def _due(queue: OrderedQueue, head: Span) -> tuple[int | None, int]:
@@ -111,6 +128,24 @@ def _due(queue: OrderedQueue, head: Span) -> tuple[int | None, int]:
             ttl_ms = own_ms
         end = lo + 1
     return (None if ttl_ms is None else came_ms + ttl_ms), end
+
+
+def _alike(head: Span) -> int:
+    """Return up to where messages came when the first did and have equal headers, and so an equal time to live."""
+    batch, at = head.batch, head.lo + 1
+    contents, kinds, first = batch.contents, batch.kinds, batch.contents[head.lo]
+    headers, kind = first[BODY_SIZE_END : header_end(first)], kinds[head.lo]
+    end = min(batch.time_at(head.lo)[1], head.hi)
+    while at < end and kinds[at] == kind and contents[at].startswith(headers, BODY_SIZE_END):
+        at += 1
+    return at
+
+
+def wait_for_turn(queue: OrderedQueue) -> Gap:
+    """Have overdue messages dropped that this turn had no room for. Returns a gap that stands for what is behind them:
+    whoever wants the first message waits as for one that is being read."""
+    queue.host.go_on_soon(queue)
+    return Gap(0, 0, 0)
 
 
 def dead_letter_last(queue: Queue, count: int) -> None:
@@ -137,8 +172,7 @@ def is_fresh(queue: OrderedQueue, head: Span) -> bool:
     if queue.departure is not None and queue.departure.begun:
         return True
     now_ms, first = queue.host.wall_ms, head.first
-    _expire(queue, now_ms - 1)
-    if not queue.ready or queue.ready[0] is not head or head.first != first:
+    if not _expire(queue, now_ms - 1) or not queue.ready or queue.ready[0] is not head or head.first != first:
         return False
     if not head.batch.expires:
         return True
@@ -161,8 +195,12 @@ def _is_overdue(batch: Batch, at: int, now_ms: int) -> bool:
 
 
 def _drop(queue: Queue, count: int) -> None:
-    ready = queue.ready
+    ready, left = queue.ready, DROPPED_AT_ONCE + _came(queue)
     while count > 0 and ready:
+        if left <= 0:
+            queue.host.go_on_soon(queue)
+            return
+        left -= 1
         head = ready[0]
         if isinstance(head, Gap):
             is_sorted = not queue.rules.max_priority
@@ -176,17 +214,27 @@ def _drop(queue: Queue, count: int) -> None:
         count -= dropped
 
 
+def _came(queue: Queue) -> int:
+    """Return a number of messages, not less than those that came in this turn. If fewer were dropped, the queue could
+    grow without end."""
+    return 0 if queue.open is None else len(queue.open.contents)
+
+
 def _drop_bytes(queue: Queue, bytes_max: int) -> None:
-    ready = queue.ready
+    ready, left = queue.ready, SIZED_AT_ONCE + _came(queue)
     while ready and queue.ready_bytes > bytes_max:
+        if left <= 0:
+            queue.host.go_on_soon(queue)
+            return
         head = ready[0]
         if isinstance(head, Gap):
             queue.want(head)
             return
-        excess, hi = queue.ready_bytes - bytes_max, head.lo
-        while hi < head.hi and excess > 0:
+        excess, hi, end = queue.ready_bytes - bytes_max, head.lo, min(head.hi, head.lo + left)
+        while hi < end and excess > 0:
             excess -= body_size(head.batch.contents[hi], HEADER_AT)
             hi += 1
+        left -= hi - head.lo
         queue.drop_first(head, hi - head.lo, "maxlen")
 
 
@@ -219,7 +267,7 @@ def turn_away(
     if kind & KEPT or not _is_full(queue, contents):
         return False
     queue.pump()  # Consumers may have made room in this turn.
-    if not _is_full(queue, contents):
+    if not _is_full(queue, contents) or not before_pump(queue):  # Or what makes it full is overdue, and about to leave.
         return False
     queue.tell_refused(len(contents), pending)
     if rules.overflow == REJECT_TO_DLX:

@@ -125,7 +125,7 @@ def test_what_is_rejected_one_by_one_is_read_in_bites(world: World, client: Clie
     for tag in range(1, 201):
         client.send(m.BasicReject(delivery_tag=tag, requeue=False))
     (row,) = world.broker.dead_letters.retry.rows.values()
-    assert len(world.ranges) == 1 and len(row.pieces) == 1
+    assert len(world.ranges) == 1 and len(row.new.pieces) == 1
     world.holds_loads = False
     while world.ranges:
         world.finish_loads()

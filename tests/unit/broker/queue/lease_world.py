@@ -15,6 +15,7 @@ from leveret.broker.queue.lease import LeaseView
 from leveret.broker.queue.leases import Leases, ack_lease, open_lease, release_lease, take_lease
 from leveret.broker.queue.local_queue import LocalQueue
 from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.ttl_and_length import EXPIRED_AT_ONCE
 from leveret.metadata.model.records import QueueSpec
 from leveret.metadata.model.refusals import Refusal
 from leveret.metadata.rules.queue_rules import QueueRules
@@ -50,6 +51,8 @@ class Home:
         self.sharing = None
         self.timers: Timers[Queue] = Timers()
         self.idle: Timers[Queue] = Timers()
+        self.expiring_left = EXPIRED_AT_ONCE
+        self.waiting_for_load: dict[Queue, None] = {}
         self.wanted: list[GapRead] = []
         self.waiting: list[Callable[[], None]] = []
         self.features = Features()

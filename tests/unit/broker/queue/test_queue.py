@@ -48,6 +48,8 @@ class Host:
         self.now_ms = self.wall_ms = 0
         self.timers: Timers[Queue] = Timers()
         self.idle: Timers[Queue] = Timers()
+        self.expiring_left = 0
+        self.waiting_for_load: dict[Queue, None] = {}
         self.rules = PLAIN
         self.policy_version = 0
         self.features = Features()
@@ -70,6 +72,12 @@ class Host:
 
     def when_loaded(self, queue: LocalQueue, then: Callable[[], None]) -> None:
         self.waiting.append(then)
+
+    def on_loaded(self, queue: LocalQueue) -> None:
+        raise AssertionError("nobody waits here")
+
+    def go_on_soon(self, queue: LocalQueue) -> None:
+        raise AssertionError("nothing here grows old")
 
     def on_unused(self, queue: LocalQueue, then: Callable[[], None] | None) -> None:
         self.unused.append(queue)

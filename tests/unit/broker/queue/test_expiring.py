@@ -1,0 +1,168 @@
+"""Very many messages of a queue grow old, or are too many, in one moment: each turn drops some of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from leveret.broker.queue import ttl_and_length
+from leveret.metadata.model import commands as c
+from leveret.protocol import methods as m
+from leveret.protocol.tables import table_from_python
+from tests.support.machines import Client, World, publish
+
+AT_ONCE = 3
+COUNT = 20
+BODIES = [b"%d" % number for number in range(COUNT)]
+START_MS = 1_000_000_000
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    for module in ("leveret.broker.queue.ttl_and_length", "leveret.broker.broker"):
+        monkeypatch.setattr(f"{module}.EXPIRED_AT_ONCE", AT_ONCE)
+    for name in ("DROPPED_AT_ONCE", "SIZED_AT_ONCE"):
+        monkeypatch.setattr(ttl_and_length, name, AT_ONCE)
+    world = World()
+    world.broker.wall_ms = START_MS
+    return world
+
+
+@pytest.fixture
+def client(world: World) -> Client:
+    return world.client()
+
+
+def fill(client: Client, own_ms: int = 100, **arguments: Any) -> None:
+    table = table_from_python({f"x-{key.replace('_', '-')}": value for key, value in arguments.items()})
+    client.call(m.QueueDeclare(queue="q", durable=True, arguments=table))
+    for body in BODIES:
+        client.publish("q", body, delivery_mode=2, expiration=str(own_ms))
+
+
+def grow_old(world: World, ms: int = 200) -> None:
+    world.broker.wall_ms += ms
+    world.broker.now_ms += ms
+    world.broker.on_time()
+
+
+def ready(world: World, name: str = "q") -> int:
+    return world.queue(name).ready_count
+
+
+def test_each_turn_drops_some_that_have_grown_old(world: World, client: Client) -> None:
+    fill(client)
+    client.publish("q", b"fresh")
+    grow_old(world)
+    turns = 0
+    while ready(world) > 1:
+        before = ready(world)
+        world.broker.pump()
+        turns += 1
+        assert before - AT_ONCE <= ready(world) < before
+        assert ready(world) == 1 or world.broker.dirty  # The node has another turn.
+    assert turns == -(-COUNT // AT_ONCE)
+    world.turn()
+    assert not world.broker.is_behind and not world.broker.dirty
+
+
+@pytest.mark.parametrize("levels", [{}, {"max_priority": 3}], ids=["plain", "priorities"])
+def test_a_consumer_gets_none_of_them(world: World, client: Client, levels: dict[str, Any]) -> None:
+    fill(client, **levels)
+    client.publish("q", b"fresh")
+    grow_old(world)
+    world.broker.pump()
+    assert ready(world) > AT_ONCE
+    client.consume("q", no_ack=True)
+    world.turn()
+    assert client.bodies() == [b"fresh"] and ready(world) == 0
+
+
+def test_a_get_waits_until_they_are_gone(world: World, client: Client) -> None:
+    fill(client)
+    client.publish("q", b"fresh")
+    grow_old(world)
+    world.broker.pump()
+    client.feed(m.encode(1, m.BasicGet(queue="q", no_ack=True)))
+    client.feed(m.encode(1, m.BasicGet(queue="q", no_ack=True)))
+    assert ready(world) > AT_ONCE and not client.take()
+    world.turn()
+    got, empty = client.take()
+    assert got.body == b"fresh" and isinstance(empty.method, m.BasicGetEmpty)
+    assert not world.broker.waiting_for_load
+
+
+def test_a_get_that_waits_when_the_queue_is_deleted(world: World, client: Client) -> None:
+    other = world.client()
+    fill(client)
+    grow_old(world)
+    world.broker.pump()
+    client.feed(m.encode(1, m.BasicGet(queue="q", no_ack=True)))
+    other.feed(m.encode(1, m.QueueDelete(queue="q")))
+    world.turn()
+    assert [type(one.method) for one in client.take()] == [m.ChannelClose]
+    assert not world.broker.waiting_for_load
+
+
+def test_what_is_purged_meanwhile(world: World, client: Client) -> None:
+    fill(client)
+    grow_old(world)
+    world.broker.pump()
+    client.send(m.QueuePurge(queue="q"))
+    assert ready(world) == 0 and not world.broker.is_behind
+    assert not world.log.queues[world.queue("q").spec.id]
+
+
+def test_they_are_dead_lettered_in_order(world: World, client: Client) -> None:
+    client.declare("dead", durable=True)
+    fill(client, dead_letter_exchange="", dead_letter_routing_key="dead")
+    grow_old(world)
+    while ready(world):
+        world.broker.pump()
+    client.consume("dead", no_ack=True)
+    assert client.bodies() == BODIES
+
+
+def test_a_queue_that_is_full_of_them_takes_messages(world: World, client: Client) -> None:
+    fill(client, max_length=COUNT, overflow="reject-publish")
+    grow_old(world)
+    client.call(m.ConfirmSelect())
+    for _ in range(AT_ONCE + 2):
+        client.feed(publish(1, "", "q", b"new", client.frame_max))
+    world.turn()
+    assert [type(one.method) for one in client.take()] == [m.BasicAck]
+    assert ready(world) == AT_ONCE + 2
+
+
+def separate(world: World, client: Client) -> None:
+    """Has each message be a piece by itself."""
+    client.consume("q", tag="q")
+    deliveries = [one.method for one in client.take() if isinstance(one.method, m.BasicDeliver)]
+    for one in deliveries[1::2]:
+        client.send(m.BasicAck(delivery_tag=one.delivery_tag))
+    client.send(m.BasicCancel(consumer_tag="q"), m.BasicNack(delivery_tag=0, multiple=True, requeue=True))
+    client.take()
+
+
+@pytest.mark.parametrize("definition", [{"max-length": 0}, {"max-length-bytes": 0}], ids=["number", "bytes"])
+def test_each_turn_drops_some_that_exceed_a_limit(world: World, client: Client, definition: dict[str, Any]) -> None:
+    fill(client, own_ms=1_000_000)
+    separate(world, client)
+    world.metadata.apply(c.SetPolicy("/", "p", "^q$", "queues", 0, definition))
+    world.broker.refresh_rules()
+    turns = 0
+    while ready(world):
+        before = ready(world)
+        world.broker.pump()
+        turns += 1
+        assert before - ready(world) <= AT_ONCE
+    assert turns >= COUNT // 2 // AT_ONCE
+
+
+def test_a_limit_holds_however_many_come_in_a_turn(world: World, client: Client) -> None:
+    fill(client, own_ms=1_000_000, max_length=5)
+    for _ in range(3 * AT_ONCE):
+        client.feed(publish(1, "", "q", b"new", client.frame_max))
+    world.broker.pump()
+    assert ready(world) == 5
