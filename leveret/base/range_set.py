@@ -143,6 +143,24 @@ class RangeSet:
         self.count += added
         return added
 
+    def extend(self, other: RangeSet) -> None:
+        """Take over another set, all of whose numbers are higher: its chunks, not range by range."""
+        if not self or not other:
+            for low, high in other:
+                self.add(low, high)
+            return
+        first, last = other.first, self.last
+        assert first is not None and last is not None and last < first
+        if last + 1 == first:
+            low, high = other.around(first)
+            other.remove(low, high)
+            self.add(low, high)
+        self._lows += other._lows
+        self._highs += other._highs
+        self._starts += other._starts
+        self.count += other.count
+        other.clear()
+
     def _begin(self, low: int, high: int) -> None:
         if self._lows is NO_LIST:
             self._lows, self._highs, self._starts = [], [], array("Q")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from leveret.base.counters import NodeCounters
@@ -25,7 +26,7 @@ from leveret.broker.client_log import ClientLog
 from leveret.broker.connection_limits import IN_VHOST, OF_USER, ConnectionLimits
 from leveret.broker.consumer_timeout import check_age
 from leveret.broker.dead_letter.publisher import WORK_MAX, DeadLetterPublisher
-from leveret.broker.delivery.batch import Gap, GapRead
+from leveret.broker.delivery.batch import Gap, GapRead, Span
 from leveret.broker.event_journal.node_journal import NodeJournal, Options, keep
 from leveret.broker.fanout import COPIES_MAX, Fanout
 from leveret.broker.kinds.stream import make_queue
@@ -82,6 +83,8 @@ READ_AT_ONCE: Final = 16
 DUE_AT_ONCE: Final = 250  # Queues in one turn, of those whose messages grow old.
 CLOSED_AT_ONCE: Final = 128  # Clients in one turn.
 IDLE_AT_ONCE: Final = 100  # Queues in one turn, of those that go since nobody uses them: each is a command.
+FREED_AT_ONCE: Final = 4_096  # Pieces of what was ready in a queue that is gone.
+FREED_A_STEP: Final = 8  # Of those, where they are freed over several turns.
 OPERATORS_TAGS: Final = ("administrator", "impersonator")
 MASTERLESS_TICKS_MAX: Final = 10  # Seconds in which it is waited for who has a queue now.
 
@@ -125,6 +128,10 @@ class Broker:
         self.wall_ms = 0  # The time of day, as of this turn.
         self.alarm: str | None = None  # What the cluster is low on, in the words of connection.blocked.
         self.expiring_left = EXPIRED_AT_ONCE
+        # Queues that have more to drop than a turn had room for, and the numbers of their next messages then: those
+        # that go on in the next turn, and in this one.
+        self.going_on: dict[LocalQueue, int] = {}
+        self.gone_on: dict[LocalQueue, int] = {}
         self.is_late = False  # More timers are due than a turn has room for.
         self.timers: Timers[LocalQueue] = Timers()
         self.idle: Timers[LocalQueue] = Timers()
@@ -227,6 +234,8 @@ class Broker:
         if self.fanout.left < COPIES_MAX:
             self.fanout.begin_turn(self.alarm is None and self.node.is_crowded())
         self.expiring_left = EXPIRED_AT_ONCE
+        if self.going_on or self.gone_on:
+            self.gone_on, self.going_on = self.going_on, {}
         if self.dead_letters.left < WORK_MAX:
             self.dead_letters.begin_turn(self.alarm is None and self.node.is_crowded())
         dirty, unlogged = self.dirty, self.unlogged
@@ -304,10 +313,20 @@ class Broker:
                 self._on_idle(queue)
         self.is_late = len(due) == DUE_AT_ONCE or len(idle) == IDLE_AT_ONCE
 
+    def free_later(self, rows: list[deque[Span | Gap]]) -> None:
+        """Let go of what was ready in a queue that is gone, in later turns if it is much."""
+        if sum(map(len, rows)) > FREED_AT_ONCE:
+            self.upkeep.add(partial(_free_some, rows))
+
     def go_on_soon(self, queue: LocalQueue) -> None:
         """Have a queue pumped in the next turn."""
         self.timers.set(queue, self.wall_ms)
         self.is_late = True
+        self.going_on[queue] = queue.next_seq
+
+    def came_meanwhile(self, queue: LocalQueue) -> int:
+        """Return how many messages came since the queue asked for another turn."""
+        return queue.next_seq - self.gone_on.get(queue, queue.next_seq)
 
     def _on_idle(self, queue: LocalQueue) -> None:
         """A queue that goes when nobody has used it for a while."""
@@ -995,3 +1014,16 @@ class Broker:
             client, why = self.closing.popleft()
             if client in self.clients:
                 client.close(320, why)
+
+
+def _free_some(rows: list[deque[Span | Gap]], steps: int) -> int:
+    """A job: free some of these."""
+    left = steps * FREED_A_STEP
+    while rows and left > 0:
+        row = rows[-1]
+        for _ in range(min(left, len(row))):
+            row.pop()
+            left -= 1
+        if not row:
+            rows.pop()
+    return steps if rows else 0

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 Entry = Span | Gap
 
 FLAGS_AT: Final = HEADER_AT + 12
+LONG: Final = 1_024  # Messages of each of two gaps, from which joining them one by one takes long.
 _HAS_PRIORITY: Final = 0x08  # In the first byte of the flags.
 _AFTER_OTHERS: Final = 0xE0  # Some property of variable size is in front of it.
 _HAS_MODE: Final = 0x10
@@ -269,6 +270,8 @@ def join(left: Gap, right: Gap, loading: Gap | None) -> Gap | None:
     if left.ranges is None or right.ranges is None:
         if left.ranges is not right.ranges or left.last + 1 != right.first:
             return None
+    elif min(left.count, right.count) > LONG:
+        left.ranges.extend(right.ranges)
     elif left.count < right.count and left is not loading:  # However long a gap is, one more costs little.
         for low, high in left.ranges:
             right.ranges.add(low, high)

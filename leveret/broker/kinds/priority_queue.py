@@ -45,13 +45,16 @@ if TYPE_CHECKING:
     from leveret.metadata.model.records import QueueSpec
     from leveret.storage.format.queue_block import Block, Run
 
+PAGED_AT_ONCE: Final = 1_024  # Entries in one turn: each may be one message.
+PAGED_MORE: Final = 3_072  # Besides those, at most, where others have come since.
+LOOKS: Final = 8  # Entries that cannot be forgotten now cost as much as one that is.
 EXACT_AHEAD_MAX: Final = 1024  # Each is a range of its own, where the priorities of neighbours differ.
 
 
 class PriorityQueue(Queue):
     """A queue with priorities, at its master."""
 
-    __slots__ = ("levels", "shown", "spilling")
+    __slots__ = ("is_paging", "levels", "shown", "spilling")
 
     def __init__(self, spec: QueueSpec, host: Host, highest: int) -> None:
         super().__init__(spec, host)
@@ -60,6 +63,7 @@ class PriorityQueue(Queue):
         self.ready = cast("deque[Span | Gap]", self.levels)
         self.shown: list[tuple[int, int]] = []  # Handed out, and the log does not know.
         self.spilling: list[Run] = []
+        self.is_paging = False  # A turn had no room to forget all that is to be forgotten.
 
     # -- Delivering ----------------------------------------------------------------------------------------------
 
@@ -74,6 +78,11 @@ class PriorityQueue(Queue):
 
     def open_up_to(self, number: int) -> None:
         """There is no such number here: see `open_through`."""
+
+    def pump(self) -> None:
+        if self.is_paging:
+            self.page_out()
+        super().pump()
 
     def hand_over(self, consumer: Consumer, head: Span, count: int) -> None:
         batch, first = head.batch, head.first
@@ -141,9 +150,14 @@ class PriorityQueue(Queue):
         levels = self.levels
         wants_disk = self.rules.wants_disk(self.ready_count, self.memory_bytes)
         bytes_max = 0 if wants_disk else self.host.content_bytes_max
-        self._page_out_row(levels.unsorted, bytes_max, is_sorted=False)
+        left = PAGED_AT_ONCE + min(self.host.came_meanwhile(self), PAGED_MORE)
+        held_bytes = self.memory_bytes
+        left -= self._page_out_row(levels.unsorted, bytes_max, False, left)
         for level in reversed(levels.levels()):
-            self._page_out_row(levels.rows[level], bytes_max, is_sorted=True)
+            left -= self._page_out_row(levels.rows[level], bytes_max, True, left)
+        self.is_paging = left <= 0 and self.memory_bytes < held_bytes  # Else nothing could be forgotten now.
+        if self.is_paging:
+            self.host.go_on_soon(self)
         self._spill()
         self._tell_page_out()
 
@@ -157,20 +171,25 @@ class PriorityQueue(Queue):
         self._spill()
         return may_forget
 
-    def _page_out_row(self, row: deque[Entry], bytes_max: int, is_sorted: bool) -> None:
-        host = self.host
+    def _page_out_row(self, row: deque[Entry], bytes_max: int, is_sorted: bool, most: int) -> int:
+        """Forget entries of one level, no more than `most`; return how many, and some for those that were looked at."""
+        host, done, looks = self.host, 0, 0
         loading = None if self.loading is None else self.loading.gap
         kept: list[Entry] = []  # The last one first.
         skipped, batch = 0, None
         while row and host.content_bytes > bytes_max and self.memory_bytes > base.KEEP_BYTES and skipped < SKIPPED_MAX:
+            if done + looks // LOOKS >= most:
+                break
             entry = row.pop()
             if isinstance(entry, Span):
                 if not self._may_forget(entry):
                     kept.append(entry)
+                    looks += 1
                     # Of one batch there may be thousands: a batch counts once.
                     skipped, batch = skipped + (entry.batch is not batch), entry.batch
                     continue
                 gaps = [self._forgotten(piece, is_sorted) for piece in reversed(entry.alike())]
+                done += 1
             else:
                 gaps = [entry]
                 skipped += 1
@@ -182,6 +201,7 @@ class PriorityQueue(Queue):
                 else:
                     kept.append(gap)
         row.extend(reversed(kept))
+        return done + looks // LOOKS
 
     def _may_forget(self, span: Span) -> bool:
         batch, host = span.batch, self.host

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable
 
     from leveret.base.range_set import Measured, Wanted
     from leveret.base.timers import Timers
     from leveret.broker.broker import AnyQueue
     from leveret.broker.dead_letter.publisher import DeadLetterPublisher
-    from leveret.broker.delivery.batch import GapRead, Shared
+    from leveret.broker.delivery.batch import Gap, GapRead, Shared, Span
     from leveret.broker.event_journal.node_journal import NodeJournal
     from leveret.broker.queue.features import Features
     from leveret.broker.queue.local_queue import LocalQueue
@@ -68,8 +69,15 @@ class Host(Protocol):
     def on_loaded(self, queue: LocalQueue) -> None:
         """What somebody waits for to have the first message may be there: call those again."""
 
+    def free_later(self, rows: list[deque[Span | Gap]]) -> None:
+        """Let go of these, which nobody else has: a million at once would take long."""
+
     def go_on_soon(self, queue: LocalQueue) -> None:
         """Have the queue pumped in the next turn: it has more to drop than this one has room for."""
+
+    def came_meanwhile(self, queue: LocalQueue) -> int:
+        """Return how many messages came since the queue asked for another turn. If fewer were dropped in it, the queue
+        could grow without end."""
 
     def successor(self, queue: AnyQueue) -> AnyQueue | None:
         """Return the queue or proxy that replaces this one since it has another master."""

@@ -23,6 +23,7 @@ from leveret.broker.delivery.batch import Batch, Gap, GapRead, Span
 from leveret.broker.delivery.confirms import NEVER
 from leveret.broker.delivery.consumer import awaits_log, may_have, wants_origins
 from leveret.broker.delivery.consumer_order import ConsumerOrder
+from leveret.broker.delivery.priority_ready import rows_of
 from leveret.broker.queue import ttl_and_length
 from leveret.broker.queue.local_queue import LocalQueue
 from leveret.metadata.model.refusals import Refusal
@@ -313,7 +314,9 @@ class OrderedQueue(LocalQueue):
     def let_go_of_all(self) -> None:
         super().let_go_of_all()
         if self.ready:
+            rows = [row.copy() for row in rows_of(self.ready)]
             self.ready.clear()
+            self.host.free_later(rows)
         self.loading = None
 
     # -- Delivering -------------------------------------------------------------------------------------------

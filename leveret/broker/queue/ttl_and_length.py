@@ -195,7 +195,7 @@ def _is_overdue(batch: Batch, at: int, now_ms: int) -> bool:
 
 
 def _drop(queue: Queue, count: int) -> None:
-    ready, left = queue.ready, DROPPED_AT_ONCE + _came(queue)
+    ready, left = queue.ready, DROPPED_AT_ONCE + queue.host.came_meanwhile(queue)
     while count > 0 and ready:
         if left <= 0:
             queue.host.go_on_soon(queue)
@@ -214,14 +214,8 @@ def _drop(queue: Queue, count: int) -> None:
         count -= dropped
 
 
-def _came(queue: Queue) -> int:
-    """Return a number of messages, not less than those that came in this turn. If fewer were dropped, the queue could
-    grow without end."""
-    return 0 if queue.open is None else len(queue.open.contents)
-
-
 def _drop_bytes(queue: Queue, bytes_max: int) -> None:
-    ready, left = queue.ready, SIZED_AT_ONCE + _came(queue)
+    ready, left = queue.ready, SIZED_AT_ONCE + queue.host.came_meanwhile(queue)
     while ready and queue.ready_bytes > bytes_max:
         if left <= 0:
             queue.host.go_on_soon(queue)

@@ -61,3 +61,18 @@ def test_every_second_of_many() -> None:
     assert ranges.count == ranges.range_count == 10_000
     assert ranges.add(1, 20_000) == 10_000
     assert list(ranges) == [(1, 20_000)]
+
+
+@pytest.mark.parametrize("gap", [1, 2, 10])
+@pytest.mark.parametrize(("before", "behind"), [(0, 3), (3, 0), (1, 1), (3, 1), (1, 3), (50, 70)])
+def test_a_set_takes_over_a_higher_one(monkeypatch: pytest.MonkeyPatch, before: int, behind: int, gap: int) -> None:
+    monkeypatch.setattr(module, "_CHUNK_RANGES_MAX", 4)
+    low = [(3 * number, 3 * number + 1) for number in range(before)]
+    start = (low[-1][1] if low else 0) + gap
+    high = [(start + 3 * number, start + 3 * number + 1) for number in range(behind)]
+    ranges, other = RangeSet(low), RangeSet(high)
+    ranges.extend(other)
+    assert ranges == RangeSet(low + high) and ranges.count == 2 * (before + behind)
+    assert all(number in ranges for first, last in low + high for number in (first, last))
+    ranges.add(start + 1_000, start + 1_000)
+    assert ranges.remove(0, start + 1_000) == 2 * (before + behind) + 1 and not ranges

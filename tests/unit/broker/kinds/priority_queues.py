@@ -39,6 +39,9 @@ class Host:
         self.policy_version = 0
         self.features = Features()
 
+    def came_meanwhile(self, queue: Queue) -> int:
+        return 0
+
     def rules_of(self, spec: QueueSpec) -> QueueRules:
         return self.rules
 

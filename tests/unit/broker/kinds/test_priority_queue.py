@@ -10,6 +10,7 @@ import pytest
 from leveret.broker.delivery.batch import Batch, Gap, Span
 from leveret.broker.delivery.priority_ready import PriorityReady
 from leveret.broker.delivery.reserve import reserve
+from leveret.broker.kinds import priority_queue
 from leveret.broker.kinds.priority_queue import PriorityQueue
 from leveret.broker.queue import ordered_queue
 from leveret.broker.queue.queue import Queue
@@ -549,3 +550,35 @@ def test_a_delivery_limit_finds_its_messages_at_every_level(world: World, client
     send(client, (b"new", 3), delivery_mode=2)
     assert got(client) == [b"new"]
     assert sorted(got(client, "dead")) == [b"high", b"low"]
+
+
+def test_each_turn_forgets_some_contents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(priority_queue, "PAGED_AT_ONCE", 3)
+    monkeypatch.setattr(ordered_queue, "KEEP_BYTES", 0)
+    world = World()
+    client = world.client()
+    client.declare("q", durable=True, arguments=table_from_python({"x-max-priority": 3}))
+    bodies = {level: [b"%d %d" % (level, number) for number in range(10)] for level in (0, 1)}
+    for pair in zip(bodies[0], bodies[1], strict=True):
+        for level, body in enumerate(pair):
+            client.publish("q", body, delivery_mode=2, priority=level)
+    queue = world.queue("q")
+    assert isinstance(queue, PriorityQueue)
+    world.broker.content_bytes_max = 0
+    queue.page_out()
+
+    def in_memory() -> int:
+        return sum(entry.count for entry in queue.ready if isinstance(entry, Span))
+
+    assert in_memory() == 17
+    while in_memory():
+        before = in_memory()
+        assert world.broker.is_behind or world.broker.dirty
+        world.broker.pump()
+        assert before - in_memory() <= 3
+    world.turn()
+    assert not world.broker.is_behind and queue.ready_count == 20
+    world.broker.content_bytes_max = 1 << 40
+    client.consume("q", no_ack=True)
+    world.turn()
+    assert client.bodies() == bodies[1] + bodies[0]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
 from leveret.base.range_set import Measured, Wanted
 from leveret.base.timers import Timers
-from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, Gap, GapRead
+from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, Gap, GapRead, Span
 from leveret.broker.kinds.priority_queue import PriorityQueue
 from leveret.broker.queue.features import Features
 from leveret.broker.queue.lease import LeaseView
@@ -72,6 +73,12 @@ class Home:
             self.queue.restore_state(state.marks.values())
 
     # -- What a queue asks ---------------------------------------------------------------------------------------
+
+    def free_later(self, rows: list[deque[Span | Gap]]) -> None:
+        rows.clear()
+
+    def came_meanwhile(self, queue: LocalQueue) -> int:
+        return 0
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:
         return self.rules

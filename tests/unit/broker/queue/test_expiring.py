@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
+from leveret.broker import broker
 from leveret.broker.queue import ttl_and_length
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
@@ -160,9 +162,38 @@ def test_each_turn_drops_some_that_exceed_a_limit(world: World, client: Client, 
     assert turns >= COUNT // 2 // AT_ONCE
 
 
-def test_a_limit_holds_however_many_come_in_a_turn(world: World, client: Client) -> None:
-    fill(client, own_ms=1_000_000, max_length=5)
-    for _ in range(3 * AT_ONCE):
-        client.feed(publish(1, "", "q", b"new", client.frame_max))
+def test_what_exceeds_a_limit_does_not_grow(world: World, client: Client) -> None:
+    fill(client, own_ms=1_000_000)
+    separate(world, client)
+    world.metadata.apply(c.SetPolicy("/", "p", "^q$", "queues", 0, {"max-length": 0}))
+    world.broker.refresh_rules()
     world.broker.pump()
-    assert ready(world) == 5
+    for _ in range(COUNT):
+        before = ready(world)
+        for _ in range(4 * AT_ONCE):
+            client.feed(publish(1, "", "q", b"new", client.frame_max))
+        world.broker.pump()
+        assert ready(world) < before or not before
+    world.turn()
+    assert ready(world) == 0
+
+
+@pytest.mark.parametrize("levels", [{}, {"max_priority": 3}], ids=["plain", "priorities"])
+def test_what_a_deleted_queue_had_is_freed_over_turns(
+    world: World, client: Client, levels: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "FREED_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(broker, "FREED_A_STEP", 1)
+    monkeypatch.setattr(broker, "STEPS", AT_ONCE)
+    world.broker.opened_ms = 1
+    fill(client, own_ms=1_000_000, **levels)
+    client.feed(m.encode(1, m.QueueDelete(queue="q")))
+    (job,) = world.broker.upkeep.jobs
+    assert isinstance(job, partial)
+    (rows,) = job.args
+    left = COUNT
+    while world.broker.is_behind:
+        before, left = left, sum(map(len, rows))
+        assert before - left <= AT_ONCE
+        world.broker.pump()
+    assert not rows and world.broker.content_bytes == 0

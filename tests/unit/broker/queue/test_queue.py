@@ -76,6 +76,12 @@ class Host:
     def on_loaded(self, queue: LocalQueue) -> None:
         raise AssertionError("nobody waits here")
 
+    def came_meanwhile(self, queue: LocalQueue) -> int:
+        return 0
+
+    def free_later(self, rows: list[deque[Span | Gap]]) -> None:
+        rows.clear()
+
     def go_on_soon(self, queue: LocalQueue) -> None:
         raise AssertionError("nothing here grows old")
 
