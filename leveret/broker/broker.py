@@ -179,6 +179,7 @@ class Broker:
         self.spools = SpoolRegistry(self)
         self.detachment = Detachment(self)
         self.fanout = Fanout()
+        self.subscribing = Fanout()  # Clients of MQTT that subscribe: a budget of its own, as if they published.
         self.retained = RetainedMessages(self)
         self.outboxes = Outboxes(self)
         self.client_ids = ClientIds(self)
@@ -213,10 +214,10 @@ class Broker:
 
     @property
     def is_behind(self) -> bool:
-        """Returns whether there is work that was left for later turns: queues whose time has come, clients
-        of a user that is gone, queues and exchanges that have not been told of changed policies, indexes of
-        exchanges."""
-        if self.is_late or self.closing:
+        """Returns whether there is work that was left for later turns: queues whose time has come, clients of a user
+        that is gone, clients that subscribe, queues and exchanges that have not been told of changed policies, indexes
+        of exchanges."""
+        if self.is_late or self.closing or self.subscribing.waiting:
             return True
         return bool(self.policies.outdated or self.alternates.left or self.upkeep.jobs)
 
@@ -233,6 +234,8 @@ class Broker:
             self.upkeep.go_on(STEPS if self.opened_ms else STEPS_STARTING)
         if self.fanout.left < COPIES_MAX:
             self.fanout.begin_turn(self.alarm is None and self.node.is_crowded())
+        if self.subscribing.left < COPIES_MAX:
+            self.subscribing.begin_turn(is_crowded=False)
         self.expiring_left = EXPIRED_AT_ONCE
         if self.going_on or self.gone_on:
             self.gone_on, self.going_on = self.going_on, {}

@@ -301,7 +301,7 @@ class World:
             if (self.loads or self.ranges) and not self.holds_loads:
                 self.finish_loads()
             elif not broker.dirty and not broker.writers and not broker.linked:
-                if self.crowded or not broker.is_spreading:
+                if (self.crowded or not broker.is_spreading) and not broker.subscribing.waiting:
                     return
 
     def queue(self, name: str) -> Queue:

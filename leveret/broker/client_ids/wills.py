@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from leveret.metadata.store import Applied
 
 PRODUCER: Final = b"will of a client"
-ROUND: Final = 1_000
+ROUND: Final = 250
 ROUND_MS: Final = 10_000  # After so long a round is given up.
 RETRY_MS: Final = 500
 PATIENCE_MS: Final = 60_000

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 EXPIRES_MS_MAX: Final = 10 * 365 * 86_400_000  # As for `x-expires`.
 FILTERS_MAX: Final = 10_000  # Of one client.
+COPIES: Final = 512  # A SUBSCRIBE costs so much of a turn as so many copies of a publish to many queues.
 
 Place = tuple[str, str]  # A binding of a session: the queue, and the pattern.
 
@@ -406,6 +407,18 @@ class _Subscribing:
             self.wanted[one.topic_filter] = Subscription(
                 one.qos, one.no_local, one.retain_as_published, one.retain_handling, identifier
             )
+        subscribing = self.connection.broker.subscribing
+        if subscribing.left > 0:
+            self.on_portion()
+        else:
+            subscribing.waiting[self] = None
+
+    def on_portion(self) -> None:
+        """Go on, in this turn or in a later one: thousands of clients may subscribe at once."""
+        if self.connection.closed:
+            return
+        parts = self.subscriptions
+        self.connection.broker.subscribing.left -= COPIES
         parts.declare(parts.queues_of(self.wanted), self._on_declared)
 
     @staticmethod

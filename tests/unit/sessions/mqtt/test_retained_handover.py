@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
+from leveret.broker.fanout import COPIES_MAX
 from leveret.metadata.mqtt.commands import KeepRetained, RetainedRow
 from leveret.metadata.mqtt.records import RetainedMessage
 from leveret.protocol.mqtt import packets as k
 from leveret.protocol.mqtt.encoder import encode
 from leveret.protocol.mqtt.properties import Prop
+from leveret.sessions.mqtt import subscriptions
 from tests.support.machines import World
 from tests.unit.sessions.mqtt.clients import MqttClient, connected, messages
 
@@ -141,3 +145,25 @@ def test_two_subscribers_share_the_turns() -> None:
     waiting = list(world.broker.fanout.waiting)
     assert waiting == [client.connection.subscriptions.handovers["#"] for client in (second, first)]
     assert len(messages(first.heard())) == len(messages(second.heard())) == 3_000
+
+
+def test_of_many_clients_that_subscribe_at_once_each_turn_serves_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "COPIES", COPIES_MAX // 2)
+    world = world_with(1)
+    clients = [connected(world, f"c{number}") for number in range(9)]
+    world.broker.pump()
+    for client in clients:
+        begin(client)
+
+    def subscribed() -> int:
+        return sum(f"mqtt-subscription-c{number}qos0" in world.broker.vhosts["/"].queues for number in range(9))
+
+    assert subscribed() == 2
+    clients[4].connection.on_socket_lost()  # While it waits.
+    while world.broker.is_behind:
+        before = subscribed()
+        world.broker.pump()
+        assert subscribed() - before <= 2
+    world.turn()
+    got = [len(messages(client.heard())) for client in clients]
+    assert got == [1, 1, 1, 1, 0, 1, 1, 1, 1] and not world.broker.fanout.waiting
