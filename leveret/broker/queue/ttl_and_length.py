@@ -195,7 +195,9 @@ def _is_overdue(batch: Batch, at: int, now_ms: int) -> bool:
 
 
 def _drop(queue: Queue, count: int) -> None:
-    ready, left = queue.ready, DROPPED_AT_ONCE + queue.host.came_meanwhile(queue)
+    ready, left = queue.ready, DROPPED_AT_ONCE
+    if count > left:
+        left += queue.host.came_meanwhile(queue)
     while count > 0 and ready:
         if left <= 0:
             queue.host.go_on_soon(queue)
