@@ -18,10 +18,10 @@ FEATURED: Final = (
         "a message is settled before its letter is safe",
         3,
         "DeadLetterPublisher._send",
-        "self._post(queues, contents, key, batch.kinds[lo + first : lo + last], letter)",
+        "self._post(stretch.queues, stretch.contents, stretch.key, batch.kinds[first:last], letter)",
         "letter.void = True\n"
-        "queue.settle(batch, lo + first, lo + last)\n"
-        "self._post(queues, contents, key, batch.kinds[lo + first : lo + last], letter)",
+        "queue.settle(batch, first, last)\n"
+        "self._post(stretch.queues, stretch.contents, stretch.key, batch.kinds[first:last], letter)",
         first=8,
     ),
     _featured(
@@ -35,9 +35,9 @@ FEATURED: Final = (
     _featured(
         "letters to a queue that refuses some are all refused",
         1,
-        "DeadLetterPublisher._send",
-        "one[1:3] != other[1:3] or any(target.rules.rejects for target in one[2])",
-        "one[1:3] != other[1:3]",
+        "DeadLetterPublisher._stretches",
+        "is_single = any(target.rules.rejects for target in queues)",
+        "is_single = False",
         first=5,
     ),
     _featured(
