@@ -38,7 +38,7 @@ GROUPS = [
     *(long(5, first) for first in range(0, 30, GROUP)),
 ]  # fmt: skip
 MIRRORED_GROUPS = [(3, 0, 3), long(3, 0, 6), long(3, 6, 20), (5, 0, 1), long(5, 0, 3), (2, 4, 6), long(2, 4, 8)]
-VARIED_GROUPS = [(3, 0, 3), long(3, 0, 5), long(3, 5, 16), (2, 0, 3), long(2, 3, 5), (5, 0, 1), long(5, 0, 3)]
+VARIED_GROUPS = [(3, 0, 3), long(3, 0, 5), long(3, 5, 16), (2, 4, 7), long(2, 0, 5), (5, 0, 1), long(5, 0, 3)]
 STRATEGY_GROUPS = [
     (3, False, 3, 6), long(3, False, 0, 6), (3, True, 3, 5), long(3, True, 0, 5), (2, True, 4, 8), long(5, False, 0, 8),
 ]  # fmt: skip
