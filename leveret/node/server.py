@@ -48,6 +48,7 @@ from leveret.node.sockets.listeners import Listeners, StartFailed
 from leveret.node.sockets.peer_links import Address, PeerInfo, PeerLinks, Respond
 from leveret.node.sockets.peer_socket import CallFailed, PeersOptions, peer_tls
 from leveret.node.system import local_registry, logs, systemd
+from leveret.node.system.allocator import keep_freed_memory
 from leveret.node.system.data_folder import (
     JOIN_FILE,
     METADATA,
@@ -612,7 +613,7 @@ def begin_anew() -> NoReturn:
 
 def _run(settings: Settings) -> int:
     raise_file_limit()
-    sys.setswitchinterval(0.0002)  # The threads that write to disk must not wait 5 ms for a busy loop.
+    keep_freed_memory()
     return uvloop.run(serve(settings))
 
 

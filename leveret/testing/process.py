@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from leveret.node.server import calm_collector, raise_file_limit
+from leveret.node.server import SWITCH_S, calm_collector, raise_file_limit
 from leveret.node.sockets.cookie import find_cookie
 from leveret.node.system import logs
+from leveret.node.system.allocator import keep_freed_memory
 from leveret.node.system.data_folder import folder_lock
 from leveret.testing.environment import make_server
 from leveret.testing.settings import load_settings
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from leveret.node.config.settings import Settings
 
 STDIN = 0
-SWITCH_S = 0.0002  # As in `leveret server`: the disk threads must not wait for a busy event loop.
 
 
 def main() -> int:
@@ -41,6 +41,7 @@ def main() -> int:
     logs.set_up(settings)
     os.makedirs(settings.data_dir, mode=0o750, exist_ok=True)
     raise_file_limit()
+    keep_freed_memory()
     sys.setswitchinterval(SWITCH_S)
     with folder_lock(settings.data_dir):
         uvloop.run(serve(settings, parsed.sync))

@@ -87,3 +87,30 @@ print(grown, resident_bytes() - before)
     assert ended.returncode == 0, ended.stderr
     grown, left = map(int, ended.stdout.split())
     assert grown > 64 * MIB and left < 16 * MIB
+
+
+@pytest.mark.skipif(allocator.heap() is None, reason="the C library does not say what is free")
+def test_what_is_freed_and_taken_again_is_not_fetched_again() -> None:
+    """Reads of a quarter of a megabyte, and what is cut out of them. Each page that is fetched is a fault."""
+    program = """
+import resource
+from leveret.node.system.alarms import resident_bytes
+from leveret.node.system.allocator import Trimmer, keep_freed_memory
+keep_freed_memory()
+def use():
+    for _ in range(100):
+        held = [bytes(250_000) for _ in range(20)]
+        kept = [data[:65_536] for data in held]
+use()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+use()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+large = resident_bytes()
+Trimmer().trim()
+print(large - resident_bytes())
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    faults, returned = map(int, ended.stdout.split())
+    assert faults < 1_000, "100 times 1,500 pages are used"
+    assert returned > 4 * MIB
