@@ -330,8 +330,7 @@ class Node(consensus.ConsensusNode):
             self._unblock()
         storage = self.storage
         if storage.gathering.is_answered and storage.should_wait(broker):
-            self.peers.flush()
-            self._serve_few()
+            self._tell_publishers()
             storage.wait(broker)
             return
         delivers = storage.should_deliver(broker)
@@ -368,6 +367,16 @@ class Node(consensus.ConsensusNode):
             behind, self.behind = self.behind, {}
             for client in behind:
                 client.resume(BEHIND)
+
+    def _tell_publishers(self) -> None:
+        """Sends confirms, to clients and to other nodes. Publishers that answer them send nothing before."""
+        broker = self.broker
+        if broker.confirming:
+            broker.tell_confirms()
+        if broker.linked:
+            broker.flush_links()
+        self.peers.flush()
+        self._serve_few()
 
     def _let_go_on(self) -> None:
         """Resumes publishers whose queue is down to half of the limit, or whose queue's node takes more."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from leveret.node.node import Node
+from leveret.protocol import methods as m
+from tests.support.machines import World, publish
 
 
 class Loop:
@@ -63,3 +66,41 @@ def test_what_comes_during_a_turn_has_another_one() -> None:
     assert node.turns == 1 and node.scheduled
     loop.run()
     assert node.turns == 2
+
+
+class GatheringNode(Node):
+    """A node whose next commit waits for the answers to confirms."""
+
+    def __init__(self, world: World) -> None:
+        self.broker = world.broker
+        self.waited = 0
+        self.written: list[bytes] = []
+        self.unblocking = deque()
+        stubs: Any = SimpleNamespace(
+            looking=False,
+            gathering=SimpleNamespace(is_answered=True),
+            should_wait=lambda broker: True,
+            wait=self.on_wait,
+            flush=lambda: self.written.append(b"to peers"),
+        )
+        self.member_changes = self.storage = self.peers = stubs
+        self.by_output = {}
+
+    def on_wait(self, broker: object) -> None:
+        self.waited += 1
+
+
+def test_confirms_are_sent_before_a_commit_waits_for_their_answers() -> None:
+    """Those of a mirrored queue come from other nodes, not from a commit of this one."""
+    world = World()
+    client = world.client()
+    client.declare("q")
+    client.call(m.ConfirmSelect())
+    node, output = GatheringNode(world), client.connection.output
+    socket: Any = SimpleNamespace(flush=lambda: node.written.append(b"".join(output.take())))
+    node.by_output[output] = socket
+    client.feed(publish(1, "", "q", b"x"))
+    output.take()
+    assert world.broker.confirming
+    node._turn()
+    assert node.waited == 1 and node.written == [b"to peers", m.encode(1, m.BasicAck(1, False))]
