@@ -80,6 +80,7 @@ if TYPE_CHECKING:
 
 
 READ_AT_ONCE: Final = 16
+PUMPED_AT_ONCE: Final = 1_024  # Queues in one turn.
 DUE_AT_ONCE: Final = 250  # Queues in one turn, of those whose messages grow old.
 CLOSED_AT_ONCE: Final = 128  # Clients in one turn.
 IDLE_AT_ONCE: Final = 100  # Queues in one turn, of those that go since nobody uses them: each is a command.
@@ -224,7 +225,8 @@ class Broker:
     # -- The turn ------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Deliver what can be delivered."""
+        """Deliver what can be delivered. Of very many queues, those that have waited longest; the others follow in the
+        next turns."""
         policies = self.policies
         if policies.outdated:
             policies.refresh_some()
@@ -241,12 +243,17 @@ class Broker:
             self.gone_on, self.going_on = self.going_on, {}
         if self.dead_letters.left < WORK_MAX:
             self.dead_letters.begin_turn(self.alarm is None and self.node.is_crowded())
-        dirty, unlogged = self.dirty, self.unlogged
+        dirty, unlogged, left = self.dirty, self.unlogged, PUMPED_AT_ONCE
+        if len(dirty) > left:
+            self._put_first(left)
         while dirty or self.firehoses_due:
-            if not dirty:
+            if not dirty or not left:
+                if not self.firehoses_due:
+                    break
                 self.firehoses_due.popitem()[0].flush()
                 continue
             queue, _ = dirty.popitem()
+            left -= 1
             if queue.deleted:
                 continue
             if queue.policy_version != self.policy_version and queue.is_local:
@@ -280,6 +287,12 @@ class Broker:
             self._close_some()
         if self.is_late:
             self._wake_due()  # For the next turn.
+
+    def _put_first(self, count: int) -> None:
+        """Have `pump` begin with so many of the queues, those that were touched first."""
+        touched = list(self.dirty)
+        self.dirty.clear()
+        self.dirty.update(dict.fromkeys(touched[count:] + touched[count - 1 :: -1]))
 
     def lead(self) -> None:
         """Called in each tick at the node that leads the cluster: do what one node has to do for all."""

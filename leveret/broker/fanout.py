@@ -7,6 +7,9 @@ Whoever has used it up waits: a connection keeps the rest of its input and is no
 rest of its publishes. They go on in the next turns, in the order in which they began to wait, and not while too much
 waits for the disk.
 
+To have a queue take a bundle of messages costs a turn as much as some copies, however few messages there are
+(`BUNDLE_COPIES`): else seven messages with different keys, each to ten thousand queues, would be one turn.
+
 A message for few queues costs about what it costs to read it, so it is not counted.
 """
 
@@ -15,6 +18,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 COPIES_MAX: Final = 1 << 16  # In one turn.
+BUNDLE_COPIES: Final = 8
 FEW: Final = 8  # A publish to at most so many queues is not counted.
 
 
@@ -36,7 +40,12 @@ class Fanout:
 
     def portion(self, queues: int) -> int:
         """Returns how many messages to so many queues fit into this turn; at least one while any budget is left."""
-        return -(-self.left // queues) if self.left > 0 else 0
+        return max(1, -(-self.left // queues) - BUNDLE_COPIES) if self.left > 0 else 0
+
+    def spend(self, messages: int, queues: int) -> bool:
+        """Counts a bundle of messages to so many queues. Returns whether the budget is used up."""
+        self.left -= (messages + BUNDLE_COPIES) * queues
+        return self.left <= 0
 
     def begin_turn(self, is_crowded: bool) -> None:
         """Let those go on that wait. `is_crowded`: too much waits for the disk."""

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from leveret.base.range_set import Measured, Wanted
-from leveret.broker.broker import Broker
+from leveret.broker.broker import PUMPED_AT_ONCE, Broker
 from leveret.broker.event_journal.node_journal import Options
 from leveret.broker.kinds.stream import StreamQueue
 from leveret.broker.mirrors.member_changes import MemberChanges, Place
@@ -834,7 +834,7 @@ class Node(consensus.ConsensusNode):
                 timer.cancel()
         async for connection in in_portions(list(self.broker.connections), CLOSED_AT_ONCE):
             connection.close(320, "broker forced connection closure with reason 'shutdown'")
-        self.turn()
+        await self._pump_all()
         if self.fatal is None:
             await self.cluster.hand_over()
             await self.cluster.two_nodes.rest()
@@ -849,7 +849,7 @@ class Node(consensus.ConsensusNode):
                 self.broker.journal.stop()
             self.broker.mirrors.finish()
             self.storage.hurry()
-            self.turn()
+            await self._pump_all()
             await self.storage.drained(self.broker)
         async for client in in_portions(list(self.clients), CLOSED_AT_ONCE):
             client.transport.close()
@@ -857,6 +857,13 @@ class Node(consensus.ConsensusNode):
         self.cluster.stop()
         self.storage.stop()
         self.notes.write_all()
+
+    async def _pump_all(self) -> None:
+        """Runs as many turns as it takes to deliver from all queues that were touched."""
+        self.turn()
+        for _ in range(-(-len(self.broker.dirty) // PUMPED_AT_ONCE)):
+            await asyncio.sleep(0)
+            self.turn()
 
 
 def _limits(settings: Settings) -> Limits:

@@ -312,7 +312,12 @@ class Storage:
     async def drained(self, broker: Broker) -> None:
         """Waits until all gathered changes are written, for `DRAIN_S` at most."""
         deadline = self.loop.time() + DRAIN_S
-        while (self.committing or broker.unlogged) and not (self.full or self.failed):
+        while (self.committing or broker.unlogged or broker.dirty) and not (self.full or self.failed):
+            if not self.committing:
+                self.on_turn()
+                await asyncio.sleep(0)
+                if self.loop.time() < deadline:
+                    continue
             self.idle = self.loop.create_future()
             done, _ = await asyncio.wait([self.idle], timeout=max(0, deadline - self.loop.time()))
             if not done:

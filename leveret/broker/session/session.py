@@ -443,8 +443,7 @@ class Session:
             pending.confirms.on_complete(pending)
         if len(queues) <= FEW:
             return False
-        broker.fanout.left -= count * len(queues)
-        return broker.fanout.left <= 0
+        return broker.fanout.spend(count, len(queues))
 
     def _begin(self, then: Callable[[bool], None] | None) -> Pending | None:
         if then is None:

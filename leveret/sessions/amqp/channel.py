@@ -299,12 +299,10 @@ class Channel:
             if shared is not None:
                 shared.end()
         if len(queues) > FEW:
-            self._on_spread(len(contents) * len(queues))
+            self._on_spread(len(contents), len(queues))
 
-    def _on_spread(self, copies: int) -> None:
-        fanout = self.broker.fanout
-        fanout.left -= copies
-        if fanout.left <= 0:
+    def _on_spread(self, messages: int, queues: int) -> None:
+        if self.broker.fanout.spend(messages, queues):
             self.connection.rest_from_spreading()
 
     def publish_one(self, route: Route, content: bytes, kind: int, further: Sequence[str] = ()) -> None:

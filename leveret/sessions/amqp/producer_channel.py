@@ -150,7 +150,7 @@ class ProducerChannel(Channel):
             if shared is not None:
                 shared.end()
         if len(queues) > FEW:
-            self._on_spread(len(contents) * len(queues))
+            self._on_spread(len(contents), len(queues))
         if journal is not None:
             journal.end_publish()
         if len(self.through) > self.targets:

@@ -15,7 +15,7 @@ from leveret.protocol.tables import Field
 from tests.support.machines import World, publish
 
 QUEUES = 20
-BUDGET = 100  # Five messages to all queues.
+BUDGET = QUEUES * (5 + fanout.BUNDLE_COPIES)  # Five messages to all queues.
 
 
 @pytest.fixture
@@ -69,6 +69,18 @@ def test_one_read_is_taken_in_over_several_turns(world: World, size: int) -> Non
     assert {queue.ready_count for queue in queues(world)} == {23}
     world.turn()
     assert bodies(world, "q7") == [b"%0*d" % (size, number) for number in range(23)]
+
+
+def test_few_messages_with_keys_of_their_own_use_up_a_turn(world: World) -> None:
+    """Each is a bundle of its own, which each queue takes by itself."""
+    client = world.client()
+    client.feed(b"".join(publish(1, "x", f"key {number}", b"%d" % number) for number in range(5)))
+    depths = [deepest(world)]
+    while world.broker.fanout.waiting:
+        world.broker.pump()
+        depths.append(deepest(world))
+    assert depths == [2, 4, 5]
+    assert bodies(world, "q7") == [b"%d" % number for number in range(5)]
 
 
 def test_what_follows_sees_all_that_came_before(world: World) -> None:
