@@ -133,6 +133,7 @@ class Broker:
         # that go on in the next turn, and in this one.
         self.going_on: dict[LocalQueue, int] = {}
         self.gone_on: dict[LocalQueue, int] = {}
+        self.overdue: dict[LocalQueue, None] = {}  # Of which somebody waits until overdue messages are gone.
         self.is_late = False  # More timers are due than a turn has room for.
         self.timers: Timers[LocalQueue] = Timers()
         self.idle: Timers[LocalQueue] = Timers()
@@ -285,6 +286,8 @@ class Broker:
             ids.flush()
         if self.closing:
             self._close_some()
+        if self.overdue:
+            self._call_waiting()
         if self.is_late:
             self._wake_due()  # For the next turn.
 
@@ -384,6 +387,19 @@ class Broker:
         """A gap of the queue was read back, or the queue is gone."""
         for then in self.waiting_for_load.pop(queue, ()):
             then()
+
+    def _call_waiting(self) -> None:
+        """Call those that wait until overdue messages are gone, once in a turn. Where one has to go on waiting, so have
+        those behind it. Whoever asks for a message has the queue hand out. If that called those that wait, each of them
+        would have it call the others, each of which would have it do so again."""
+        overdue, self.overdue = self.overdue, {}
+        for queue in overdue:
+            waiting = self.waiting_for_load.pop(queue, [])
+            for at, then in enumerate(waiting, start=1):
+                then()
+                if queue in self.waiting_for_load:
+                    self.waiting_for_load[queue] += waiting[at:]
+                    break
 
     # -- Metadata ------------------------------------------------------------------------------------------------
 
@@ -712,6 +728,7 @@ class Broker:
         if self.ended is not None:
             self.ended[queue] = None
         self.dirty.pop(queue, None)
+        self.overdue.pop(queue, None)
         self.unlogged.pop(queue, None)
         self.delivering.pop(queue, None)
 

@@ -36,7 +36,7 @@ class Host(Protocol):
     wall_ms: int  # The time of day, as of this turn.
     timers: Timers[Any]  # Queues that want a pump at a time of day.
     expiring_left: int  # Pieces of messages that may still grow old in this turn.
-    waiting_for_load: dict[Any, Any]  # Queues of which somebody waits for `on_loaded`.
+    overdue: dict[Any, None]  # Queues of which somebody waits for the first message until overdue ones are gone.
     idle: Timers[Any]  # Queues that go when nobody uses them, and when to look, by `now_ms`.
     dead_letters: DeadLetterPublisher
     features: Features
@@ -65,9 +65,6 @@ class Host(Protocol):
 
     def when_loaded(self, queue: LocalQueue, then: Callable[[], None]) -> None:
         """Call `then` when what is being read back for the queue is there, or the queue is gone."""
-
-    def on_loaded(self, queue: LocalQueue) -> None:
-        """What somebody waits for to have the first message may be there: call those again."""
 
     def free_later(self, rows: list[deque[Span | Gap]]) -> None:
         """Let go of these, which nobody else has: a million at once would take long."""

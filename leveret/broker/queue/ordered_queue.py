@@ -338,8 +338,6 @@ class OrderedQueue(LocalQueue):
             if ttl_and_length.before_pump(self):
                 self._hand_out()
             self._drop_unserved()
-            if self.timed and self in self.host.waiting_for_load and self.loading is None:
-                self.host.on_loaded(self)  # For basic.get that waited until overdue messages were gone.
         else:
             self._hand_out()
 

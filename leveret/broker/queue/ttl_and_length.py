@@ -145,6 +145,7 @@ def wait_for_turn(queue: OrderedQueue) -> Gap:
     """Have overdue messages dropped that this turn had no room for. Returns a gap that stands for what is behind them:
     whoever wants the first message waits as for one that is being read."""
     queue.host.go_on_soon(queue)
+    queue.host.overdue[queue] = None
     return Gap(0, 0, 0)
 
 

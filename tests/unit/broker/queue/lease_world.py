@@ -53,7 +53,7 @@ class Home:
         self.timers: Timers[Queue] = Timers()
         self.idle: Timers[Queue] = Timers()
         self.expiring_left = EXPIRED_AT_ONCE
-        self.waiting_for_load: dict[Queue, None] = {}
+        self.overdue: dict[Queue, None] = {}
         self.wanted: list[GapRead] = []
         self.waiting: list[Callable[[], None]] = []
         self.features = Features()

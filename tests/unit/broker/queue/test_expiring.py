@@ -9,10 +9,12 @@ import pytest
 
 from leveret.broker import broker
 from leveret.broker.queue import ttl_and_length
+from leveret.broker.queue.ordered_queue import OrderedQueue
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from leveret.protocol.tables import table_from_python
 from tests.support.machines import Client, World, publish
+from tests.support.mirrored_brokers import Rings
 
 AT_ONCE = 3
 COUNT = 20
@@ -93,6 +95,56 @@ def test_a_get_waits_until_they_are_gone(world: World, client: Client) -> None:
     got, empty = client.take()
     assert got.body == b"fresh" and isinstance(empty.method, m.BasicGetEmpty)
     assert not world.broker.waiting_for_load
+
+
+class Calls:
+    """Counts how often anybody asks a queue for its first message."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        fetch = OrderedQueue.fetch
+
+        def counted(queue: OrderedQueue, *arguments: Any) -> None:
+            self.count += 1
+            fetch(queue, *arguments)
+
+        monkeypatch.setattr(OrderedQueue, "fetch", counted)
+
+
+def test_gets_that_wait_together_ask_no_more_often_than_one(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client)
+    client.publish("q", b"fresh")
+    others = [world.client() for _ in range(10)]
+    grow_old(world)
+    world.broker.pump()
+    calls = Calls(monkeypatch)
+    for one in others:
+        one.feed(m.encode(1, m.BasicGet(queue="q", no_ack=True)))
+    assert calls.count == len(others) and ready(world) > AT_ONCE
+    while ready(world) > AT_ONCE:
+        before = calls.count
+        world.broker.pump()
+        assert calls.count - before <= 1
+    world.turn()
+    assert calls.count <= 3 * len(others)
+    assert [one.take()[0].body for one in others] == [b"fresh"] + [b""] * 9
+    assert not world.broker.waiting_for_load and not world.broker.overdue
+
+
+def test_gets_from_a_mirrored_queue_ask_when_the_mirrors_know_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    rings = Rings(table_from_python({"x-message-ttl": 1_000_000}))
+    clients = [rings["a"].client() for _ in range(10)]
+    for body in BODIES:
+        clients[0].publish("q", body, delivery_mode=2)
+    rings.run()
+    calls = Calls(monkeypatch)
+    for one in clients:
+        one.feed(m.encode(1, m.BasicGet(queue="q", no_ack=True)))
+    rings.run()
+    assert [one.bodies() for one in clients] == [[body] for body in BODIES[:10]]
+    assert calls.count <= 10 * len(clients)
 
 
 def test_a_get_that_waits_when_the_queue_is_deleted(world: World, client: Client) -> None:

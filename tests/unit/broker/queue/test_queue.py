@@ -49,7 +49,7 @@ class Host:
         self.timers: Timers[Queue] = Timers()
         self.idle: Timers[Queue] = Timers()
         self.expiring_left = 0
-        self.waiting_for_load: dict[Queue, None] = {}
+        self.overdue: dict[Queue, None] = {}
         self.rules = PLAIN
         self.policy_version = 0
         self.features = Features()
@@ -72,9 +72,6 @@ class Host:
 
     def when_loaded(self, queue: LocalQueue, then: Callable[[], None]) -> None:
         self.waiting.append(then)
-
-    def on_loaded(self, queue: LocalQueue) -> None:
-        raise AssertionError("nobody waits here")
 
     def came_meanwhile(self, queue: LocalQueue) -> int:
         return 0
