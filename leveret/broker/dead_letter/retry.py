@@ -222,9 +222,11 @@ class DeadLetterRetry:
         return end - lo
 
     def _read(self, queue: Queue, row: Row, piece: Piece) -> None:
-        """Read the first messages of a piece from the log: after refusals, not more than may be tried."""
+        """Read the first messages of a piece from the log: of refused ones, after refusals, only what may be tried."""
         row.reading = piece
-        last = min(piece.last, piece.first + (BITE_MESSAGES if row.tries == TRIES else row.tries) - 1)
+        most = row.tries if piece.tried and row.tries < TRIES else BITE_MESSAGES
+        assert most > 0  # `Row.next` offers refused ones only while some may be tried.
+        last = min(piece.last, piece.first + most - 1)
         then = partial(self._on_read, queue, row, piece)
         queue.host.read_range(queue.spec.id, piece.first, last, BITE_BYTES, then)
 

@@ -242,6 +242,32 @@ def test_a_second_costs_so_many_tries_however_many_wait(world: World, client: Cl
     assert in_log(world, "q") == 0
 
 
+def test_new_ones_are_read_also_when_no_refused_one_may_be_tried(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare(client, "dead", max_length=0, overflow="reject-publish")
+    declare(client, "q", dead_letter_exchange="", dead_letter_routing_key="dead")
+    policy(world)
+    hold_all(world, client, [b"%d" % number for number in range(TRIES + 1)])
+    read_range = world.read_range
+
+    def checked(queue: int, first: int, last: int, bytes_max: int, then: Any) -> None:
+        assert first <= last, "a read of nothing would be followed by the same read"
+        read_range(queue, first, last, bytes_max, then)
+
+    monkeypatch.setattr(world, "read_range", checked)
+    client.send(m.BasicNack(delivery_tag=TRIES, multiple=True, requeue=False))
+    retry, queue = world.broker.dead_letters.retry, world.queue("q")
+    assert retry.rows[queue].tries == 0 and retry.rows[queue].refused.count == TRIES
+    client.send(m.BasicNack(delivery_tag=TRIES + 1, requeue=False))
+    assert retry.rows[queue].refused.count == TRIES + 1
+    lift(world)
+    for _ in range(3):
+        world.broker.dead_letters.try_again()
+        world.turn()
+    assert count(client, "dead") == TRIES + 1 and not retry.rows
+
+
 def test_those_whose_targets_have_room_are_not_held_up_for_ever(world: World, client: Client) -> None:
     declare(client, "dead", max_length=0, overflow="reject-publish")
     declare(client, "other")
