@@ -515,7 +515,8 @@ def _ask(
     queue.touch()
     answer = act(leases)
     if isinstance(answer, Gap):
-        queue.want(answer)
+        if answer.count:  # Else it stands for what is overdue, and nothing is to be read.
+            queue.want(answer)
         queue.host.when_loaded(queue, lambda: go_on(queue))
     elif isinstance(answer, Refusal):
         then(answer)

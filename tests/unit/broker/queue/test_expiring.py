@@ -9,8 +9,11 @@ import pytest
 
 from leveret.broker import broker
 from leveret.broker.queue import ttl_and_length
+from leveret.broker.queue.lease import LeaseView
+from leveret.broker.queue.leases import open_lease, take_lease
 from leveret.broker.queue.ordered_queue import OrderedQueue
 from leveret.metadata.model import commands as c
+from leveret.metadata.model.refusals import Refusal
 from leveret.protocol import methods as m
 from leveret.protocol.tables import table_from_python
 from tests.support.machines import Client, World, publish
@@ -95,6 +98,22 @@ def test_a_get_waits_until_they_are_gone(world: World, client: Client) -> None:
     got, empty = client.take()
     assert got.body == b"fresh" and isinstance(empty.method, m.BasicGetEmpty)
     assert not world.broker.waiting_for_load
+
+
+@pytest.mark.parametrize("levels", [{}, {"max_priority": 3}], ids=["plain", "priorities"])
+def test_a_lease_waits_until_they_are_gone(world: World, client: Client, levels: dict[str, Any]) -> None:
+    fill(client, **levels)
+    client.publish("q", b"fresh", delivery_mode=2)
+    answers: list[LeaseView | Refusal] = []
+    open_lease(world.queue("q"), "l", None, answers.append)
+    world.turn()
+    grow_old(world)
+    world.broker.pump()
+    take_lease(world.queue("q"), "l", 10, 1 << 20, answers.append)
+    assert ready(world) > AT_ONCE and len(answers) == 1
+    world.turn()
+    view = answers[-1]
+    assert isinstance(view, LeaseView) and (view.next, view.runs) == (1, [(0, COUNT + 1, COUNT + 1)])
 
 
 class Calls:
