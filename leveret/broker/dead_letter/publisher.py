@@ -143,7 +143,7 @@ class DeadLetterPublisher:
     def send(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str) -> None:
         """Dead-letter messages that have left `ready` and are not unacknowledged; settled when targets have them."""
         self._count(queue, reason, hi - lo)
-        if self.left > 0 and queue not in self.retry.waiting:
+        if self.left > 0 and not self.retry.has_new(queue):
             _, lo = self._send(queue, batch, lo, hi, reason, held=False, tried=False)
         if lo < hi:
             self.retry.add_new(queue, batch, lo, hi, reason)

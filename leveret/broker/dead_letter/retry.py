@@ -103,6 +103,11 @@ class Row:
         self.reading: Piece | None = None  # The piece that is being read.
         self.busy = False
 
+    @property
+    def has_new(self) -> bool:
+        """Returns whether there are messages that were not published yet."""
+        return bool(self.new.pieces) or (self.reading is not None and not self.reading.tried)
+
     def next(self) -> Line | None:
         """Returns the line whose first piece is to be sent now."""
         if self.reading is not None:
@@ -142,10 +147,17 @@ class DeadLetterRetry:
             _forget(queue, piece)
         row.refused.add(piece)
 
+    def has_new(self, queue: Queue) -> bool:
+        """Returns whether messages of a queue wait that were not published yet, so that others have to follow them."""
+        row = self.rows.get(queue)
+        return row is not None and row.has_new
+
     def add_new(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str) -> None:
-        """Add messages for which a turn had no room."""
-        self._row(queue).new.add(Piece(batch, batch.first + lo, batch.first + hi - 1, reason, False))
-        self.waiting.setdefault(queue, queue.next_seq)
+        """Add messages for which a turn had no room, or in front of which others wait."""
+        row = self._row(queue)
+        if not row.has_new:
+            self.waiting.setdefault(queue, queue.next_seq)
+        row.new.add(Piece(batch, batch.first + lo, batch.first + hi - 1, reason, False))
 
     def add_unread(self, queue: Queue, first: int, last: int, reason: str) -> None:
         """Add messages that are in the log only."""

@@ -226,6 +226,48 @@ def test_they_need_no_memory_while_they_wait(world: World, client: Client) -> No
     assert not world.broker.dead_letters.retry.rows and not world.log.queues[world.queue("q").spec.id]
 
 
+def paged_out(world: World, client: Client) -> None:
+    """Has all messages of a queue wait to be published, with their contents in the log only."""
+    declare_both(client)
+    fill(client)
+    world.crowded = True
+    limit(world, **{"max-length": 0})
+    world.turn()
+    world.broker.content_bytes_max = 0
+    world.broker.page_out_unacked()
+    world.broker.content_bytes_max = 1 << 40
+    world.crowded = False
+
+
+def test_later_ones_follow_those_that_are_read(world: World, client: Client) -> None:
+    paged_out(world, client)
+    world.holds_loads = True
+    world.turn()
+    assert world.ranges and not world.broker.is_spreading
+    for body in (b"later", b"last"):
+        client.publish("q", body, delivery_mode=2)
+    assert not world.broker.is_spreading  # No turn could do anything.
+    world.holds_loads = False
+    world.finish_loads()
+    world.turn()
+    assert fetch(client, "dead") == [*BODIES, b"later", b"last"]
+    assert not world.broker.dead_letters.retry.rows
+
+
+def test_later_ones_follow_those_that_are_read_when_others_are_answered(world: World, client: Client) -> None:
+    paged_out(world, client)
+    world.load_messages_max = 2
+    world.holds_disk = True
+    world.turn()
+    assert dead(world) == AT_ONCE + 2 and not world.ranges
+    client.publish("q", b"later", delivery_mode=2)
+    assert dead(world) == AT_ONCE + 2
+    world.holds_disk = False
+    world.sync()
+    world.turn()
+    assert fetch(client, "dead") == [*BODIES, b"later"]
+
+
 def test_what_waits_does_not_grow_while_more_is_published_than_a_turn_has_room_for(
     world: World, client: Client
 ) -> None:
