@@ -12,8 +12,9 @@ and per touched connection, however many there are.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from leveret.base.counters import NodeCounters
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
 READ_AT_ONCE: Final = 16
 PUMPED_AT_ONCE: Final = 1_024  # Queues in one turn.
 DUE_AT_ONCE: Final = 250  # Queues in one turn, of those whose messages grow old.
+GOING_ON_AT_ONCE: Final = 250  # Queues in one turn, of those that have more to drop.
 CLOSED_AT_ONCE: Final = 128  # Clients in one turn.
 IDLE_AT_ONCE: Final = 100  # Queues in one turn, of those that go since nobody uses them: each is a command.
 FREED_AT_ONCE: Final = 4_096  # Pieces of what was ready in a queue that is gone.
@@ -130,7 +132,7 @@ class Broker:
         self.alarm: str | None = None  # What the cluster is low on, in the words of connection.blocked.
         self.expiring_left = EXPIRED_AT_ONCE
         # Queues that have more to drop than a turn had room for, and the numbers of their next messages then: those
-        # that go on in the next turn, and in this one.
+        # that go on in the next turns, and in this one. They have no timers: the time of day may be set back.
         self.going_on: dict[LocalQueue, int] = {}
         self.gone_on: dict[LocalQueue, int] = {}
         self.overdue: dict[LocalQueue, None] = {}  # Of which somebody waits until overdue messages are gone.
@@ -216,10 +218,10 @@ class Broker:
 
     @property
     def is_behind(self) -> bool:
-        """Returns whether there is work that was left for later turns: queues whose time has come, clients of a user
-        that is gone, clients that subscribe, queues and exchanges that have not been told of changed policies, indexes
-        of exchanges."""
-        if self.is_late or self.closing or self.subscribing.waiting:
+        """Returns whether there is work that was left for later turns: queues whose time has come, or that have more
+        to drop, clients of a user that is gone, clients that subscribe, queues and exchanges that have not been told of
+        changed policies, indexes of exchanges."""
+        if self.is_late or self.going_on or self.closing or self.subscribing.waiting:
             return True
         return bool(self.policies.outdated or self.alternates.left or self.upkeep.jobs)
 
@@ -241,7 +243,7 @@ class Broker:
             self.subscribing.begin_turn(is_crowded=False)
         self.expiring_left = EXPIRED_AT_ONCE
         if self.going_on or self.gone_on:
-            self.gone_on, self.going_on = self.going_on, {}
+            self._go_on()
         if self.dead_letters.left < WORK_MAX:
             self.dead_letters.begin_turn(self.alarm is None and self.node.is_crowded())
         dirty, unlogged, left = self.dirty, self.unlogged, PUMPED_AT_ONCE
@@ -303,12 +305,16 @@ class Broker:
         self.retained.lead()
 
     def touch_stalled(self, stalled: dict[AnyQueue, None]) -> None:
-        """Queues that had more for a client than it could take go on, as it takes more: each is the first in turn.
+        """Queues that had more for a client than it could take go on, as it takes more."""
+        self._touch_in_turn(stalled)
+        stalled.clear()
+
+    def _touch_in_turn(self, queues: Iterable[AnyQueue]) -> None:
+        """Touch queues that had to wait for room: each is the first in turn.
 
         The first of them has used up the room, so it comes last now. `pump` begins with what was touched last.
         """
-        first, *others = stalled
-        stalled.clear()
+        first, *others = queues
         for queue in (first, *reversed(others)):
             self.dirty.pop(queue, None)
             self.dirty[queue] = None
@@ -338,14 +344,22 @@ class Broker:
             self.upkeep.add(partial(_free_some, rows))
 
     def go_on_soon(self, queue: LocalQueue) -> None:
-        """Have a queue pumped in the next turn."""
-        self.timers.set(queue, self.wall_ms)
-        self.is_late = True
+        """Have a queue pumped in the next turn; or if very many ask, in one of the next."""
         self.going_on[queue] = queue.next_seq
+
+    def _go_on(self) -> None:
+        """Begin a turn: queues go on that have more to drop, those first that have waited longest."""
+        self.gone_on, self.going_on = self.going_on, {}
+        if len(self.gone_on) > GOING_ON_AT_ONCE:
+            waiting = iter(self.gone_on.items())
+            self.gone_on, self.going_on = dict(islice(waiting, GOING_ON_AT_ONCE)), dict(waiting)
+        if self.gone_on:
+            self._touch_in_turn(self.gone_on)
 
     def came_meanwhile(self, queue: LocalQueue) -> int:
         """Return how many messages came since the queue asked for another turn."""
-        return queue.next_seq - self.gone_on.get(queue, queue.next_seq)
+        asked = self.gone_on.get(queue) or self.going_on.get(queue)
+        return 0 if asked is None else queue.next_seq - asked
 
     def _on_idle(self, queue: LocalQueue) -> None:
         """A queue that goes when nobody has used it for a while."""
@@ -728,6 +742,7 @@ class Broker:
         if self.ended is not None:
             self.ended[queue] = None
         self.dirty.pop(queue, None)
+        self.going_on.pop(queue, None)
         self.overdue.pop(queue, None)
         self.unlogged.pop(queue, None)
         self.delivering.pop(queue, None)

@@ -274,7 +274,7 @@ class Cluster:
             assert broker.content_bytes == broker.unlogged_bytes == 0
             for touched in (
                 broker.dirty, broker.unlogged, broker.delivering, broker.confirming, broker.linked,
-                broker.waiting_links, broker.waiting_for_load,
+                broker.waiting_links, broker.waiting_for_load, broker.overdue, broker.going_on,
             ):  # fmt: skip
                 assert not touched
             for client_end in broker.client_ends.values():

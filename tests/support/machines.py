@@ -300,7 +300,7 @@ class World:
                     client.flush()
             if (self.loads or self.ranges) and not self.holds_loads:
                 self.finish_loads()
-            elif not broker.dirty and not broker.writers and not broker.linked:
+            elif not (broker.dirty or broker.going_on or broker.writers or broker.linked):
                 if (self.crowded or not broker.is_spreading) and not broker.subscribing.waiting:
                     return
 

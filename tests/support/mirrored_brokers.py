@@ -52,8 +52,8 @@ class RingMember(Member):
                 self.clients[output].flush()
             if self.loads or self.ranges:
                 self.finish_loads()
-            busy = bool(mirrors.has_work or broker.dirty or broker.unlogged or broker.linked or broker.writers)
-
+            busy = bool(mirrors.has_work or broker.dirty or broker.going_on or broker.unlogged or broker.linked)
+            busy = busy or bool(broker.writers)
 
     def _commit(self, queue: LocalQueue) -> None:
         """Commits the block of a spool or of a record of acknowledgements: there are no other queues without

@@ -248,7 +248,7 @@ class Rings:
         busy = broker.mirrors.has_work
         if busy:  # As a node does.
             broker.mirrors.flush()
-        busy |= bool(broker.dirty)
+        busy |= bool(broker.dirty or broker.going_on)
         if server.name in self.stuck:
             return busy
         written, store.unsynced = store.unsynced, {}

@@ -70,7 +70,7 @@ class Host(Protocol):
         """Let go of these, which nobody else has: a million at once would take long."""
 
     def go_on_soon(self, queue: LocalQueue) -> None:
-        """Have the queue pumped in the next turn: it has more to drop than this one has room for."""
+        """Have the queue pumped soon: it has more to drop than this turn has room for."""
 
     def came_meanwhile(self, queue: LocalQueue) -> int:
         """Return how many messages came since the queue asked for another turn. If fewer were dropped in it, the queue
