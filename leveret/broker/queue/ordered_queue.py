@@ -335,7 +335,7 @@ class OrderedQueue(LocalQueue):
             for tell in self.extensions.on_turn:
                 tell()
         if self.has_upkeep:
-            if ttl_and_length.before_pump(self):
+            if ttl_and_length.before_pump(self, ttl_and_length.share()):
                 self._hand_out()
             self._drop_unserved()
         else:

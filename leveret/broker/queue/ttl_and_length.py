@@ -11,7 +11,8 @@ has room at once, or to none: so what is due exactly now is dropped after the qu
 **Very many at once.** A turn drops so many pieces (`Host.expiring_left`), most of which are long stretches; only where
 each message has a time to live of its own, or a priority, one piece may be one message. What is overdue then stays at
 the front, and counts as ready, until the next turns drop it. Meanwhile nothing is handed out: nobody gets a message
-that is too old.
+that is too old. Each queue that is pumped may drop a few, so that one with a few does not wait until others, which have
+a million, are done.
 
 **Number.** Limits count what waits, not what is out with consumers. `drop-head` makes room after the queue has been
 handed out. The other two modes turn publishers away: see `turn_away`.
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from leveret.broker.queue.ordered_queue import OrderedQueue
     from leveret.broker.queue.queue import Queue
 
-EXPIRED_AT_ONCE: Final = 2_048  # Pieces that grow old in one turn, of all queues together.
+EXPIRED_AT_ONCE: Final = 2_048  # Pieces that grow old in one turn, of all queues together; and then still
+EXPIRED_SHARE: Final = 256  # this part of them, and one more, of each queue.
 ALIKE: Final = 32  # Messages with equal headers that cost about as much as one more piece.
 DROPPED_AT_ONCE: Final = 4_096  # Pieces of a queue that a limit drops in one turn, besides as many as came in it.
 SIZED_AT_ONCE: Final = 16_384  # Messages of a queue that a limit of bytes drops in one turn, besides those.
@@ -50,15 +52,20 @@ def stamp(queue: OrderedQueue) -> None:
         queue.open.stamp(queue.host.wall_ms)
 
 
-def before_pump(queue: OrderedQueue) -> bool:
-    """Stamp messages that came in this turn with the time, and drop expired ones before delivering. Returns whether
-    that is done: otherwise nothing may be delivered."""
+def share() -> int:
+    """Return how many pieces a queue may drop in a turn whatever others have dropped in it."""
+    return 1 + EXPIRED_AT_ONCE // EXPIRED_SHARE
+
+
+def before_pump(queue: OrderedQueue, least: int = 0) -> bool:
+    """Stamp messages that came in this turn with the time, and drop expired ones before delivering: `least` pieces even
+    if the turn has no room. Returns whether that is done: otherwise nothing may be delivered."""
     stamp(queue)
     if queue.departure is not None and queue.departure.begun:
         return True
     if queue.extensions is not None:
         queue.tell_before_hand_out()
-    return not queue.timed or _expire(queue, queue.host.wall_ms - 1)
+    return not queue.timed or _expire(queue, queue.host.wall_ms - 1, least)
 
 
 def after_pump(queue: OrderedQueue) -> None:
@@ -89,9 +96,9 @@ def _is_leaving(queue: OrderedQueue) -> bool:
 # -- Age ---------------------------------------------------------------------------------------------------------------
 
 
-def _expire(queue: OrderedQueue, now_ms: int) -> bool:
-    """Drop those at the front whose time was up at `now_ms`; and have the rest looked at in time. Returns whether none
-    is left that is known to be overdue."""
+def _expire(queue: OrderedQueue, now_ms: int, least: int = 0) -> bool:
+    """Drop those at the front whose time was up at `now_ms`, `least` pieces even if the turn has no room; and have the
+    rest looked at in time. Returns whether none is left that is known to be overdue."""
     ready, host = queue.ready, queue.host
     while ready:
         head = ready[0]
@@ -104,12 +111,14 @@ def _expire(queue: OrderedQueue, now_ms: int) -> bool:
         if due_ms > now_ms:
             host.timers.set(queue, due_ms)
             break
-        if host.expiring_left <= 0:
+        if host.expiring_left <= 0 and least <= 0:
             host.go_on_soon(queue)
             return False
         if head.batch.expires:
             hi = _alike(head)
-        host.expiring_left -= 1 + (hi - head.lo) // ALIKE
+        cost = 1 + (hi - head.lo) // ALIKE
+        host.expiring_left -= cost
+        least -= cost
         queue.drop_first(head, hi - head.lo, "expired")
     return True
 

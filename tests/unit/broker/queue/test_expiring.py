@@ -99,6 +99,56 @@ def test_a_get_is_answered_also_when_the_clock_is_set_back(world: World, client:
     assert [one.body for one in client.take()] == [BODIES[AT_ONCE]]  # None is overdue any more.
 
 
+def test_a_turn_has_some_of_very_many_queues_that_have_more_to_drop(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "GOING_ON_AT_ONCE", AT_ONCE)
+    names = [f"q{number}" for number in range(3 * AT_ONCE)]
+    for name in names:
+        client.declare(name, durable=True)
+        for body in BODIES:
+            client.publish(name, body, expiration="100")
+    grow_old(world)
+    world.broker.pump()
+    left = {name: ready(world, name) for name in names}
+    asked: set[str] = set()
+    for _ in range(3):
+        world.broker.pump()
+        dropping = [name for name in names if ready(world, name) < left[name]]
+        assert len(dropping) <= AT_ONCE
+        left = {name: ready(world, name) for name in names}
+        asked.update(dropping)
+    assert len(asked) == len(names)  # Each has had a turn.
+    while world.broker.is_behind:
+        world.broker.pump()
+    assert not any(ready(world, name) for name in names)
+
+
+def test_floods_of_other_queues_do_not_keep_one_from_dropping_its_own(world: World, client: Client) -> None:
+    names = ["flood1", "flood2", "q", "flood3", "flood4"]
+    for name in names:
+        client.declare(name, durable=True)
+        for body in BODIES if name != "q" else [b"old"]:
+            client.publish(name, body, expiration="100")
+    client.publish("q", b"fresh")
+    client.consume("q", no_ack=True)
+    assert client.bodies() == [b"old", b"fresh"]
+    client.send(m.BasicCancel(consumer_tag="c"))
+    client.publish("q", b"old", expiration="100")
+    client.publish("q", b"fresh")
+    client.take()
+    grow_old(world)
+    client.feed(m.encode(1, m.BasicConsume(queue="q", no_ack=True)))
+    for _ in range(2):
+        world.broker.pump()
+    assert ready(world) == 0
+    before = {name: ready(world, name) for name in names}
+    for _ in range(len(names)):
+        world.broker.pump()
+    # Each flood has had a turn in which it was the first.
+    assert all(before[name] - ready(world, name) >= AT_ONCE for name in names if name != "q")
+
+
 @pytest.mark.parametrize("levels", [{}, {"max_priority": 3}], ids=["plain", "priorities"])
 def test_a_consumer_gets_none_of_them(world: World, client: Client, levels: dict[str, Any]) -> None:
     fill(client, **levels)
