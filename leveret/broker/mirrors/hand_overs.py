@@ -7,7 +7,8 @@ new master together with the unconfirmed ones; none is lost. A node in maintenan
 A node may lead ten thousand queues, and to look at all of them, or to hand them all over, takes tenths of a second. So
 they are looked at in rounds. Each call looks at the next few and begins a few hand-overs, but none while as many are
 under way as the caller allows. The first call after the end of a round begins another one: a queue may have come to
-this node meanwhile, or have a mirror in sync now.
+this node meanwhile, or have a mirror in sync now. So does the first call before a stop: a node in maintenance passes
+over queues that it may hand over then.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class HandOvers:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self._round: list[Mirror] = []  # Queues that this round has not looked at; the next one is last.
+        self._leaves = False  # The round is one of `leave`.
         self._under_way: dict[Mirror, str] = {}  # And to which node.
         self._kept = 0  # Queues that this round has looked at, and that could go but are not on their way.
         self._given: dict[str, int] = {}  # How many queues of this round each node was given before a stop.
@@ -42,6 +44,8 @@ class HandOvers:
         mirrors, member_changes = self.broker.mirrors, self.broker.member_changes
         assert member_changes is not None
         away = out_of_service(self.broker.metadata)
+        if not self._leaves:
+            self._leaves, self._round = True, []  # Maintenance has passed over queues that may go now.
         for mirror in self._next(UNDER_WAY_MAX):
             member, given = mirror.member, self._given
             candidates = _candidates(mirror)
@@ -60,10 +64,17 @@ class HandOvers:
                     self._kept += member.may_step_down_soon()
         return self._left > 0
 
+    def stay(self) -> None:
+        """There is no more time to hand over queues, or none is left. The node may go on: to leave the cluster may
+        fail."""
+        self._leaves, self._round = False, []
+
     def give_away(self, at_once: int) -> int:
         """While this node is in maintenance: hand over the next queues to nodes that are not, so many at a time.
         Returns how many are left that could be handed over, and with them those that were not looked at yet. No
         unsynchronised mirror is promoted here, whatever the rules say: the node does not stop yet."""
+        if self._leaves:
+            return self._left  # It would pass over queues that may go before a stop.
         mirrors = self.broker.mirrors
         away = out_of_service(self.broker.metadata)
         masters: dict[str, int] | None = None

@@ -187,10 +187,13 @@ class Maintenance:
         hand_overs = node.broker.mirrors.hand_overs
         deadline = node.loop.time() + LEAVE_S
         has_led = False
-        while node.fatal is None and hand_overs.leave() and node.loop.time() < deadline:
-            has_led = True
-            node.turn()
-            await asyncio.sleep(LEAVE_STEP_S)
+        try:
+            while node.fatal is None and hand_overs.leave() and node.loop.time() < deadline:
+                has_led = True
+                node.turn()
+                await asyncio.sleep(LEAVE_STEP_S)
+        finally:
+            hand_overs.stay()
         if has_led:
             await self._quiet(QUIET_STEPS, PASSED_ON_S)
 

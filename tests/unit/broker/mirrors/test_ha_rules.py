@@ -579,6 +579,30 @@ def test_a_turn_looks_at_some_of_the_queues(many: Rings, monkeypatch: pytest.Mon
     assert hand_overs(many).leave() and begun(many) == 20
 
 
+def test_a_stop_looks_again_at_queues_that_maintenance_has_passed_over(
+    many: Rings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leveret.broker.mirrors.hand_overs.LOOKS_AT_ONCE", MANY - 1)
+    out_of_service(many, ONE, TWO, THREE)  # No other node is to get a queue, unless this one stops.
+    assert hand_overs(many).give_away(5) == 1 and hand_overs(many).is_looking
+    (left,) = hand_overs(many)._round
+    many._propose(c.DeleteQueue("/", left.spec.name, left.spec.id))
+    many.run()
+    assert hand_overs(many).leave()
+    while hand_overs(many).leave():
+        hand_overs(many).give_away(5)  # Ticks of the maintenance go on until the node has stopped.
+        many.tick(10)
+    assert led(many, ONE) == 0
+
+
+def test_a_node_that_does_not_leave_after_all_can_be_drained(many: Rings) -> None:
+    assert hand_overs(many).leave()
+    hand_overs(many).stay()
+    while hand_overs(many).give_away(5):
+        many.tick(10)
+    assert led(many, ONE) == 0
+
+
 def test_one_that_fails_is_tried_again(many: Rings) -> None:
     assert hand_overs(many).give_away(1) == MANY
     (mirror,) = _going(many)
