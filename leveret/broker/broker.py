@@ -231,6 +231,8 @@ class Broker:
         """Deliver what can be delivered. Of very many queues, those that have waited longest; the others follow in the
         next turns."""
         policies = self.policies
+        if self.closing:
+            self._close_some()  # First, so that others get what their consumers would have got.
         if policies.outdated:
             policies.refresh_some()
         if self.alternates.left:
@@ -286,8 +288,6 @@ class Broker:
         ids = self.client_ids
         if ids.claims or ids.releases or ids.changes:
             ids.flush()
-        if self.closing:
-            self._close_some()
         if self.overdue:
             self._call_waiting()
         if self.is_late:
@@ -480,7 +480,6 @@ class Broker:
         elif isinstance(event, e.UserDeleted):
             why = f"user '{event.name}' is deleted"
             self.closing.extend((client, why) for client, login in self.clients.items() if login.user == event.name)
-            self._close_some()
         elif isinstance(event, e.PolicyChanged):
             self.refresh_rules()
             self.alternates.on_policies(vhosts[event.vhost])

@@ -30,13 +30,30 @@ def told(clients: list[Client]) -> list[Client]:
 
 def test_a_turn_closes_a_few(world: World, clients: list[Client]) -> None:
     world.apply(c.DeleteUser("guest"))
-    turns = 1
+    turns = 0
     while world.broker.is_behind:
         before = len(told(clients))
         world.broker.pump()
         turns += 1
         assert len(told(clients)) - before <= AT_ONCE
     assert len(told(clients)) == CLIENTS and turns == -(-CLIENTS // AT_ONCE)
+
+
+def test_a_turn_closes_a_few_of_many_users(world: World) -> None:
+    guest = world.metadata.users["guest"]
+    clients: list[Client] = []
+    for name in ("a", "b", "c"):
+        world.apply(c.PutUser(name, guest.password_hash, guest.hashing, guest.tags))
+        world.apply(c.SetPermissions(name, "/", ".*", ".*", ".*"))
+        clients += [world.client(user=name) for _ in range(AT_ONCE)]
+    for name in ("a", "b", "c"):
+        world.apply(c.DeleteUser(name))
+    assert not told(clients)
+    for turn in range(1, 4):
+        assert world.broker.is_behind
+        world.broker.pump()
+        assert len(told(clients)) == turn * AT_ONCE
+    assert not world.broker.is_behind
 
 
 def test_the_others_may_do_nothing_meanwhile(world: World, clients: list[Client]) -> None:
