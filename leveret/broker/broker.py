@@ -246,7 +246,7 @@ class Broker:
         self.expiring_left = EXPIRED_AT_ONCE
         if self.going_on or self.gone_on:
             self._go_on()
-        if self.dead_letters.left < WORK_MAX:
+        if self.dead_letters.left < WORK_MAX or self.dead_letters.retry.waiting:
             self.dead_letters.begin_turn(self.alarm is None and self.node.is_crowded())
         dirty, unlogged, left = self.dirty, self.unlogged, PUMPED_AT_ONCE
         if len(dirty) > left:
@@ -360,6 +360,11 @@ class Broker:
         """Return how many messages came since the queue asked for another turn."""
         asked = self.gone_on.get(queue) or self.going_on.get(queue)
         return 0 if asked is None else queue.next_seq - asked
+
+    def on_opened(self, queue: LocalQueue) -> None:
+        """A queue does again what it does when it is neither frozen nor held."""
+        if isinstance(queue, Queue):
+            self.dead_letters.retry.on_opened(queue)
 
     def _on_idle(self, queue: LocalQueue) -> None:
         """A queue that goes when nobody has used it for a while."""
@@ -740,6 +745,7 @@ class Broker:
     def _drop_touched(self, queue: LocalQueue) -> None:
         if self.ended is not None:
             self.ended[queue] = None
+        self.on_opened(queue)  # Else what a closed queue has to publish would wait for ever.
         self.dirty.pop(queue, None)
         self.going_on.pop(queue, None)
         self.overdue.pop(queue, None)

@@ -17,7 +17,8 @@ are read a part at a time, and the next part only when all publishes of the last
 **If the node stops**, or the queue moves to another node, nothing is lost: none of these messages is settled, so they
 are ready in their queue again, and are dead-lettered or rejected again. **If the queue is deleted**, new ones are
 published all the same, as they would have been at once if they were few: of those whose contents are in the log only,
-nothing is left to publish.
+nothing is left to publish. **While the queue is not open**, what waits stays: another node may have the queue, or is
+about to, and would publish the same.
 """
 
 from __future__ import annotations
@@ -128,12 +129,16 @@ class DeadLetterRetry:
         self.rows: dict[Queue, Row] = {}
         # Queues that have something for which there was no room in a turn, and the numbers of their next messages then.
         self.waiting: dict[Queue, int] = {}
+        self.closed: dict[Queue, int] = {}  # Likewise, of queues that may publish nothing before they are open again.
 
     def begin_turn(self) -> None:
         """Send what a turn has room for. Of each queue that is at least as much as was published to it meanwhile."""
         waiting, self.waiting = self.waiting, {}
         for queue, next_seq in waiting.items():
-            self.go_on(queue, least=queue.next_seq - next_seq)
+            if _is_closed(queue):
+                self.closed.setdefault(queue, next_seq)
+            else:
+                self.go_on(queue, least=queue.next_seq - next_seq)
         if self.waiting:  # Another one is the first in the next turn.
             first = next(iter(self.waiting))
             self.waiting[first] = self.waiting.pop(first)
@@ -146,6 +151,12 @@ class DeadLetterRetry:
         if queue.host.content_bytes > queue.host.content_bytes_max:
             _forget(queue, piece)
         row.refused.add(piece)
+
+    def on_opened(self, queue: Queue) -> None:
+        """A queue is open again, or gone: the next turn sends what waits of it."""
+        next_seq = self.closed.pop(queue, None)
+        if next_seq is not None:
+            self.waiting.setdefault(queue, next_seq)
 
     def has_new(self, queue: Queue) -> bool:
         """Returns whether messages of a queue wait that were not published yet, so that others have to follow them."""
@@ -190,6 +201,9 @@ class DeadLetterRetry:
         row = self.rows.get(queue)
         if row is None or row.busy:
             return  # A publish was answered at once; the loop below goes on.
+        if _is_closed(queue):
+            self.closed.setdefault(queue, queue.next_seq)
+            return
         if queue.deleted:
             row.reading = None  # Whatever comes of it.
         row.busy = True
@@ -218,6 +232,7 @@ class DeadLetterRetry:
         if is_empty or self._is_over(queue, row):
             del self.rows[queue]
             self.waiting.pop(queue, None)
+            self.closed.pop(queue, None)
 
     def _is_over(self, queue: Queue, row: Row) -> bool:
         """Returns whether nothing of a queue is to be published any more: it is elsewhere, or was deleted."""
@@ -289,6 +304,7 @@ class DeadLetterRetry:
         if row is None:
             return
         self.waiting.pop(queue, None)
+        self.closed.pop(queue, None)
         reading, row.reading = row.reading, None
         pieces = [*row.new.pieces, *row.refused.pieces, *([] if reading is None else [reading])]
         for piece in sorted(pieces, key=_FIRST, reverse=True):  # Each goes to the front then.
@@ -299,6 +315,11 @@ class DeadLetterRetry:
             else:
                 was_seen = piece.reason == "rejected"
                 queue.put_back_gap(Gap(piece.first, piece.last, piece.last - piece.first + 1, was_seen))
+
+
+def _is_closed(queue: Queue) -> bool:
+    """Returns whether another node may have the queue, or is about to."""
+    return (queue.frozen or queue.parked is not None) and not queue.deleted
 
 
 def _forget(queue: Queue, piece: Piece) -> None:

@@ -69,6 +69,9 @@ class Host(Protocol):
     def free_later(self, rows: list[deque[Span | Gap]]) -> None:
         """Let go of these, which nobody else has: a million at once would take long."""
 
+    def on_opened(self, queue: LocalQueue) -> None:
+        """The queue is open, and was not."""
+
     def go_on_soon(self, queue: LocalQueue) -> None:
         """Have the queue pumped soon: it has more to drop than this turn has room for."""
 

@@ -129,6 +129,8 @@ class LocalQueue:
         self.frozen = to is Access.FROZEN or to is Access.HELD
         waits = to is Access.HELD or to is Access.SEALED
         self.parked = [] if waits else None
+        if to is Access.OPEN:
+            self.host.on_opened(self)
 
     def _change_life(self, to: Life) -> None:
         assert to in LIFE_LEGAL[self.life], f"{self} cannot be {to.name} after {self.life.name}"

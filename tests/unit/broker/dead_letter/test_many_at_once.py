@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from leveret.broker.dead_letter import publisher
+from leveret.broker.queue.queue import Queue
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from leveret.protocol.tables import table_from_python
@@ -209,6 +211,66 @@ def test_a_queue_that_goes_elsewhere_takes_them_along(world: World, client: Clie
     assert fetch(client, "q") == BODIES
 
 
+CLOSING: dict[str, tuple[Callable[[Queue], Any], Callable[[Queue], Any]]] = {
+    "frozen": (Queue.freeze, Queue.thaw),
+    "held": (Queue.hold, Queue.resume),
+    "sealed": (Queue.seal, Queue.resume),
+}
+
+
+@pytest.mark.parametrize("how", CLOSING)
+@pytest.mark.parametrize("is_read", [False, True], ids=["in memory", "in the log"])
+def test_a_queue_publishes_none_while_it_is_not_open(world: World, client: Client, how: str, is_read: bool) -> None:
+    close, reopen = CLOSING[how]
+    waiting(world, client, is_read)
+    queue = world.queue("q")
+    close(queue)
+    for _ in range(3):
+        world.turn()
+        world.broker.dead_letters.try_again()
+    assert dead(world) == AT_ONCE and not world.ranges
+    assert not world.broker.is_spreading  # Turns could do nothing.
+    reopen(queue)
+    assert world.broker.is_spreading  # Otherwise there might be no turn for a while.
+    world.turn()
+    assert fetch(client, "dead") == BODIES and not world.broker.dead_letters.retry.rows
+
+
+def test_a_queue_that_closes_while_some_are_read_or_published(world: World, client: Client) -> None:
+    waiting(world, client)
+    world.load_messages_max = 2
+    world.holds_disk = True
+    world.turn()
+    assert dead(world) == AT_ONCE + 2
+    queue = world.queue("q")
+    queue.freeze()
+    world.holds_disk = False
+    world.sync()
+    world.turn()
+    assert dead(world) == AT_ONCE + 2 and not world.broker.is_spreading
+    queue.thaw()
+    world.holds_loads = True
+    world.turn()
+    queue.freeze()
+    world.holds_loads = False
+    world.finish_loads()
+    world.turn()
+    assert dead(world) == AT_ONCE + 2 and not world.broker.is_spreading
+    queue.thaw()
+    world.turn()
+    assert fetch(client, "dead") == BODIES and not world.broker.dead_letters.retry.rows
+
+
+def test_a_queue_that_is_deleted_while_it_is_not_open(world: World, client: Client) -> None:
+    waiting(world, client, is_read=False)
+    world.queue("q").freeze()
+    world.turn()
+    world.apply(c.DeleteQueue("/", "q", world.queue("q").spec.id))
+    world.turn()
+    assert fetch(client, "dead") == BODIES
+    assert not world.broker.dead_letters.retry.rows and not world.broker.dead_letters.retry.closed
+
+
 def test_they_need_no_memory_while_they_wait(world: World, client: Client) -> None:
     declare_both(client)
     fill(client)
@@ -226,21 +288,22 @@ def test_they_need_no_memory_while_they_wait(world: World, client: Client) -> No
     assert not world.broker.dead_letters.retry.rows and not world.log.queues[world.queue("q").spec.id]
 
 
-def paged_out(world: World, client: Client) -> None:
-    """Has all messages of a queue wait to be published, with their contents in the log only."""
+def waiting(world: World, client: Client, is_read: bool = True) -> None:
+    """Has messages of a queue wait to be published; if they have to be read for that, with contents in the log only."""
     declare_both(client)
     fill(client)
     world.crowded = True
     limit(world, **{"max-length": 0})
     world.turn()
-    world.broker.content_bytes_max = 0
-    world.broker.page_out_unacked()
-    world.broker.content_bytes_max = 1 << 40
+    if is_read:
+        world.broker.content_bytes_max = 0
+        world.broker.page_out_unacked()
+        world.broker.content_bytes_max = 1 << 40
     world.crowded = False
 
 
 def test_later_ones_follow_those_that_are_read(world: World, client: Client) -> None:
-    paged_out(world, client)
+    waiting(world, client)
     world.holds_loads = True
     world.turn()
     assert world.ranges and not world.broker.is_spreading
@@ -255,7 +318,7 @@ def test_later_ones_follow_those_that_are_read(world: World, client: Client) -> 
 
 
 def test_later_ones_follow_those_that_are_read_when_others_are_answered(world: World, client: Client) -> None:
-    paged_out(world, client)
+    waiting(world, client)
     world.load_messages_max = 2
     world.holds_disk = True
     world.turn()

@@ -77,6 +77,9 @@ class Home:
     def free_later(self, rows: list[deque[Span | Gap]]) -> None:
         rows.clear()
 
+    def on_opened(self, queue: LocalQueue) -> None:
+        """Nothing waits here until a queue is open."""
+
     def came_meanwhile(self, queue: LocalQueue) -> int:
         return 0
 

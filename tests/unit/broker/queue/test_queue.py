@@ -73,6 +73,9 @@ class Host:
     def when_loaded(self, queue: LocalQueue, then: Callable[[], None]) -> None:
         self.waiting.append(then)
 
+    def on_opened(self, queue: LocalQueue) -> None:
+        """Nothing waits here until a queue is open."""
+
     def came_meanwhile(self, queue: LocalQueue) -> int:
         return 0
 
