@@ -44,7 +44,7 @@ from leveret.protocol.tables import Field, Table
 from leveret.storage.format.queue_block import LASTING_KIND, PERSISTENT, REDELIVERED, SHARED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.delivery.batch import Batch
@@ -325,6 +325,14 @@ class DeadLetterPublisher:
             queue.settle_unserved(pending.batch, pending.lo, pending.hi, pending.reason, kind)
         if pending.held:
             self.retry.on_fate(queue)
+
+    def held(self, queue: Queue) -> Iterator[tuple[Batch, int, int]]:
+        """Yield messages of a queue whose dead letters are not safe, so that they are not settled, as far as in
+        memory."""
+        for letter in self.open:
+            if letter.queue is queue and not letter.void:
+                yield letter.batch, letter.lo, letter.hi
+        yield from self.retry.held(queue)
 
     def take_back(self, queue: Queue) -> None:
         """Put messages that their targets have not confirmed back into their queue, which moves to another node."""

@@ -25,12 +25,15 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.batch import Batch, Gap, Span
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from leveret.broker.dead_letter.publisher import DeadLetterPublisher
     from leveret.broker.queue.queue import Queue
     from leveret.storage.format.queue_block import Run
@@ -281,6 +284,14 @@ class DeadLetterRetry:
             return 0
         reading = row.reading
         return row.new.count + row.refused.count + (0 if reading is None else reading.last - reading.first + 1)
+
+    def held(self, queue: Queue) -> Iterator[tuple[Batch, int, int]]:
+        """Yield the messages of a queue that wait here, as far as in memory."""
+        row = self.rows.get(queue)
+        for piece in () if row is None else chain(row.new.pieces, row.refused.pieces):
+            batch = piece.batch
+            if batch is not None:
+                yield batch, piece.first - batch.first, piece.last - batch.first + 1
 
     def page_out(self) -> None:
         """Drop contents from memory, which is short."""

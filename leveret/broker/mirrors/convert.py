@@ -4,9 +4,9 @@
 filled from the log.
 
 Without mirrors, the log has the persistent messages of durable queues and nothing else. A mirror is filled with what
-its master's log holds, so a transient message that is ready or unacknowledged would be on the master only, although
-transient messages are mirrored like all others from now on. They are written in the same form as the messages that a
-mirror is filled with: the queue's numbers stay as they are, and so does the order.
+its master's log holds, so a transient message that is ready or unacknowledged, or whose dead letter is not safe yet,
+would be on the master only, although transient messages are mirrored like all others from now on. They are written in
+the same form as the messages that a mirror is filled with: the queue's numbers stay as they are, and so does the order.
 
 From memory (`take_over`) they are written at once, before the first block of the ring.
 
@@ -38,7 +38,6 @@ If the node dies before the log has written that, its next start does the same w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.batch import Batch, Gap, Span
@@ -67,14 +66,14 @@ def take_over(broker: Broker, queue: Queue) -> list[Run]:
             if isinstance(gap, Gap) and gap.redelivered:
                 queue.note_requeued(gap.ranges or [(gap.first, gap.last)])
     runs: list[Run] = []
-    for batch, lo, hi in chain(_waiting(queue), _out(broker, queue)):
+    for batch, lo, hi in _held(broker, queue):
         if batch is queue.open or batch.all_logged or batch.paged:
             continue
         if not batch.times:
             batch.stamp(broker.wall_ms)
         for run in batch.transient_runs(lo, hi) if queue.durable else [batch.cut(lo, hi)]:
             runs += _pieces(run)
-    for batch, _, _ in chain(_waiting(queue), _out(broker, queue)):
+    for batch, _, _ in _held(broker, queue):
         if batch is not queue.open:
             batch.mark_stored()
     return _joined(sorted(runs, key=lambda run: run.first))
@@ -111,6 +110,13 @@ def give_back(broker: Broker, queue: LocalQueue, mirror: Mirror) -> None:
     broker.on_loaded(queue)  # For basic.get that waited for a claim.
     if queue.parked is not None:
         go_on(queue, queue)
+
+
+def _held(broker: Broker, queue: Queue) -> Iterator[tuple[Batch, int, int]]:
+    """Yields all messages of a queue that are in memory and not settled."""
+    yield from _waiting(queue)
+    yield from _out(broker, queue)
+    yield from broker.dead_letters.held(queue)
 
 
 def _waiting(queue: Queue) -> Iterator[tuple[Batch, int, int]]:

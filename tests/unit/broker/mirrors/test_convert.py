@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from leveret.broker import broker
+from leveret.broker.dead_letter import publisher
 from leveret.broker.delivery.batch import Span
 from leveret.broker.mirrors import convert
 from leveret.broker.mirrors.manager import Mirror
 from leveret.broker.queue import ordered_queue
+from leveret.broker.queue.hold import go_on
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model import commands as c
+from leveret.metadata.rules.queue_rules import QueueRules
+from leveret.protocol.tables import table_from_python
 from leveret.storage.format.queue_block import PERSISTENT
 from tests.support.control_world import cluster
-from tests.support.machines import World
+from tests.support.machines import World, publish
 from tests.support.ring_world import Rings
 
 ONE, TWO, THREE = "one@host", "two@host", "three@host"
@@ -76,6 +81,45 @@ def test_what_came_one_by_one_is_stored_together(monkeypatch: pytest.MonkeyPatch
         (1, bodies[:3]), (4, bodies[3:4]), (6, bodies[5:8]), (9, bodies[8:]),
     ]  # fmt: skip
     assert [len(entry.batch.contents) for entry in queue.ready if isinstance(entry, Span)] == [1] * 9, "it has its own"
+
+
+@pytest.mark.parametrize("state", ["waiting", "published", "refused"])
+def test_messages_whose_dead_letters_are_not_safe_are_stored(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    """With others of their batch they count as stored, and what counts as stored may be forgotten."""
+    monkeypatch.setattr(publisher, "WORK_NEW", 1)
+    for module in (publisher, broker):
+        monkeypatch.setattr(module, "WORK_MAX", 1)
+    world = World()
+    client = world.client()
+    full = {"x-max-length": 0, "x-overflow": "reject-publish"} if state == "refused" else {}
+    client.declare("dead", durable=True, arguments=table_from_python(full))
+    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-max-length": 4}
+    client.declare("q", durable=True, arguments=table_from_python(letters))
+    world.apply(c.SetPolicy("/", "p", "^q$", "classic_queues", 0, {"dead-letter-strategy": "at-least-once"}))
+    queue, bodies = world.queue("q"), [b"%d" % number for number in range(7)]
+    world.broker.dead_letters.begin_turn(is_crowded=False)
+    if state == "published":
+        world.queue("dead").hold()
+    world.crowded = state == "waiting"
+    client.feed(b"".join(publish(1, "", "q", body) for body in bodies))
+    world.turn()
+    held = sorted(n for _, lo, hi in world.broker.dead_letters.held(queue) for n in range(lo + 1, hi + 1))
+    assert held == ([2, 3] if state == "waiting" else [1, 2, 3]) and queue.ready_count == 4
+    for run in convert.take_over(world.broker, queue):
+        world.log.put(queue.spec.id, run)
+    assert sorted(world.log.queues[queue.spec.id]) == [*held, 4, 5, 6, 7]
+    world.broker.content_bytes_max = 0
+    world.broker.page_out_unacked()
+    world.broker.content_bytes_max = 1 << 40
+    world.crowded = False
+    world.queue("dead").set_rules(QueueRules())
+    if state == "published":
+        go_on(world.queue("dead"), world.queue("dead"))
+    for _ in bodies:
+        world.broker.dead_letters.try_again()
+        world.turn()
+    client.consume("dead", no_ack=True)
+    assert sorted(client.bodies()) == bodies[:3]
 
 
 def test_no_mirror_is_in_sync_before_all_are_stored(rings: Rings) -> None:
