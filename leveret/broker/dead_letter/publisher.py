@@ -34,7 +34,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.dead_letter.retry import DeadLetterRetry
-from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
+from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Span
 from leveret.broker.delivery.confirms import Pending
 from leveret.broker.routing.reply_address import PREFIX
 from leveret.metadata.rules.ha_policy import is_quorum
@@ -336,11 +336,13 @@ class DeadLetterPublisher:
 
     def take_back(self, queue: Queue) -> None:
         """Put messages that their targets have not confirmed back into their queue, which moves to another node."""
-        for letter in reversed(list(self.open)):  # Each goes to the front then.
+        entries = self.retry.take(queue)
+        for letter in self.open:
             if letter.queue is queue and not letter.void:
                 letter.void = True
-                queue.put_back_dead_letters(letter.batch, letter.lo, letter.hi)
-        self.retry.take_back(queue)
+                entries.append(Span(letter.batch, letter.lo, letter.hi))
+        if entries:
+            queue.put_back_dead_letters(entries)
 
     def try_again(self) -> None:
         """Called now and then: publish those again whose targets were full, or out of reach."""

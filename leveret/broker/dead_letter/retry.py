@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections import deque
 from functools import partial
 from itertools import chain
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.batch import Batch, Gap, Span
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 TRIES: Final = 64
 BITE_BYTES: Final = 1 << 20
 BITE_MESSAGES: Final = 1_024
-_FIRST: Final = attrgetter("first")
 SKIPPED_MAX: Final = 64  # After so many pieces that cannot be paged out now, no more are looked at.
 
 
@@ -56,6 +54,13 @@ class Piece:
         self.last = last
         self.reason = reason
         self.tried = tried  # It was refused before: replies to direct reply-to were sent then.
+
+    def entry(self) -> Span | Gap:
+        """Returns it as an entry of those that wait in its queue."""
+        batch, first, last = self.batch, self.first, self.last
+        if batch is not None:
+            return Span(batch, first - batch.first, last - batch.first + 1)
+        return Gap(first, last, last - first + 1, redelivered=self.reason == "rejected")
 
     def is_followed_by(self, other: Piece) -> bool:
         """Returns whether the two pieces can be merged."""
@@ -309,23 +314,16 @@ class DeadLetterRetry:
                         skipped += piece.batch is not None
                 line.join()
 
-    def take_back(self, queue: Queue) -> None:
-        """Put all messages of a queue that wait here back into it."""
+    def take(self, queue: Queue) -> list[Span | Gap]:
+        """Take all messages of a queue that wait here."""
         row = self.rows.pop(queue, None)
         if row is None:
-            return
+            return []
         self.waiting.pop(queue, None)
         self.closed.pop(queue, None)
         reading, row.reading = row.reading, None
-        pieces = [*row.new.pieces, *row.refused.pieces, *([] if reading is None else [reading])]
-        for piece in sorted(pieces, key=_FIRST, reverse=True):  # Each goes to the front then.
-            if piece.batch is not None:
-                queue.put_back_dead_letters(
-                    piece.batch, piece.first - piece.batch.first, piece.last - piece.batch.first + 1
-                )
-            else:
-                was_seen = piece.reason == "rejected"
-                queue.put_back_gap(Gap(piece.first, piece.last, piece.last - piece.first + 1, was_seen))
+        pieces = chain(row.new.pieces, row.refused.pieces, () if reading is None else (reading,))
+        return [piece.entry() for piece in pieces]
 
 
 def _is_closed(queue: Queue) -> bool:

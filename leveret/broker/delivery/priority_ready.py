@@ -165,6 +165,20 @@ class PriorityReady:
         for level, lo, hi in self.split(entry.batch, entry.lo, entry.hi):
             _insert(self.row(level), Span(entry.batch, lo, hi))
 
+    def put_back_many(self, entries: list[Entry]) -> None:
+        """Likewise, many at once."""
+        unsorted: list[Entry] = []
+        found: dict[int, list[Entry]] = {}
+        for entry in sorted(entries, key=_first):
+            if isinstance(entry, Gap):
+                unsorted.append(entry)
+                continue
+            for level, lo, hi in self.split(entry.batch, entry.lo, entry.hi):
+                found.setdefault(level, []).append(Span(entry.batch, lo, hi))
+        insert_many(self.unsorted, unsorted)
+        for level, spans in found.items():
+            insert_many(self.row(level), spans)
+
     def sort(self, batches: list[Batch]) -> None:
         """Messages that were unsorted until now, ascending. They go where their numbers belong: behind what was sorted
         before them, and in front of what was given back meanwhile if that is newer."""
@@ -228,6 +242,21 @@ def rows_of(ready: deque[Entry]) -> Iterator[deque[Entry]]:
 
 def _first(entry: Entry) -> int:
     return entry.first
+
+
+def insert_many(row: deque[Entry], entries: list[Entry]) -> None:
+    """Put many entries, in whatever order, to where their numbers belong, going once through what is in front of the
+    last one."""
+    entries = sorted(entries, key=_first)
+    before: list[Entry] = []
+    while row and entries and row[0].first < entries[-1].first:
+        before.append(row.popleft())
+    if any(isinstance(entry, Gap) and entry.ranges is not None for entry in before):
+        row.extendleft(reversed(before))
+        for entry in reversed(entries):  # It may be in the midst of a gap.
+            _insert(row, entry)
+    else:
+        row.extendleft(reversed([*merge(before, entries, key=_first)]))
 
 
 def _insert(row: deque[Entry], entry: Entry) -> None:

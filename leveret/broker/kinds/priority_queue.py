@@ -115,6 +115,9 @@ class PriorityQueue(Queue):
     def put_back(self, entry: Span | Gap) -> None:
         self.levels.put_back(entry)
 
+    def put_back_many(self, entries: list[Span | Gap]) -> None:
+        self.levels.put_back_many(entries)
+
     def purge(self) -> int:
         for row in rows_of(self.ready):
             for entry in row:

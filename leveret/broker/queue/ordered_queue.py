@@ -23,7 +23,7 @@ from leveret.broker.delivery.batch import Batch, Gap, GapRead, Span
 from leveret.broker.delivery.confirms import NEVER
 from leveret.broker.delivery.consumer import awaits_log, may_have, wants_origins
 from leveret.broker.delivery.consumer_order import ConsumerOrder
-from leveret.broker.delivery.priority_ready import rows_of
+from leveret.broker.delivery.priority_ready import insert_many, rows_of
 from leveret.broker.queue import ttl_and_length
 from leveret.broker.queue.local_queue import LocalQueue
 from leveret.metadata.model.refusals import Refusal
@@ -536,6 +536,10 @@ class OrderedQueue(LocalQueue):
         while at < len(ready) and ready[at].first < first:
             at += 1
         ready.insert(at, entry)
+
+    def put_back_many(self, entries: list[Span | Gap]) -> None:
+        """Likewise, many at once, in whatever order."""
+        insert_many(self.begin_ready(), entries)
 
     def take_first(self, head: Span, count: int) -> tuple[Batch, int, int]:
         """Takes the first of those that wait out of these."""

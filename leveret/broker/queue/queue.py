@@ -215,16 +215,16 @@ class Queue(OrderedQueue):
         else:
             self.host.dead_letters.send(self, batch, lo, hi, reason)
 
-    def put_back_dead_letters(self, batch: Batch, lo: int, hi: int) -> None:
+    def put_back_dead_letters(self, entries: list[Span | Gap]) -> None:
         """Messages that were to leave stay, where they were."""
-        self.ready_count += hi - lo
+        self.ready_count += sum(entry.count for entry in entries)
         if self.rules.max_bytes is not None:
-            self.ready_bytes += ttl_and_length.bodies(batch.contents[lo:hi])
-        self.put_back(Span(batch, lo, hi))
+            self.ready_bytes += sum(map(ttl_and_length.entry_bytes, entries))
+        self.put_back_many(entries)
         self.host.dirty[self] = None
 
     def put_back_gap(self, gap: Gap) -> None:
-        """Likewise, where only the log has them."""
+        """Messages wait again that only the log has."""
         self.ready_count += gap.count
         self.put_back(gap)
         self.host.dirty[self] = None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.dead_letter import publisher
+from leveret.broker.delivery.batch import Span
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
@@ -286,6 +287,42 @@ def test_they_need_no_memory_while_they_wait(world: World, client: Client) -> No
     world.turn()
     assert fetch(client, "dead") == [b"first", *BODIES]
     assert not world.broker.dead_letters.retry.rows and not world.log.queues[world.queue("q").spec.id]
+
+
+@pytest.mark.parametrize("levels", [{}, {"max_priority": 3}], ids=["plain", "priorities"])
+@pytest.mark.parametrize("is_sent", [False, True], ids=["waiting", "published"])
+def test_to_take_back_very_many_goes_through_the_others_once(
+    world: World, client: Client, levels: dict[str, Any], is_sent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare_both(client, **levels)
+    bodies = [b"%03d" % number for number in range(400)]
+    for body in bodies:
+        client.feed(publish(1, "", "q", body, client.frame_max, delivery_mode=2))
+    client.consume("q", tag="q")
+    client.take()
+    queue, letters = world.queue("q"), world.broker.dead_letters
+    world.queue("dead").hold()
+    for tag in range(1, 301, 2):  # The others come back, and are between these.
+        letters.left = publisher.WORK_MAX if is_sent and tag <= 150 else 0
+        client.feed(m.encode(1, m.BasicReject(delivery_tag=tag, requeue=False)))
+    assert len(letters.open) == (75 if is_sent else 0) and letters.retry.count(queue) + len(letters.open) == 150
+    client.feed(m.encode(1, m.BasicCancel(consumer_tag="q")))
+    client.feed(m.encode(1, m.BasicNack(delivery_tag=0, multiple=True, requeue=True)))
+    assert isinstance(Span.first, property) and Span.first.fget is not None
+    looks, first = [0], Span.first.fget
+
+    def counted(span: Span) -> int:
+        looks[0] += 1
+        return int(first(span))
+
+    monkeypatch.setattr(Span, "first", property(counted))
+    letters.take_back(queue)
+    assert looks[0] <= 20 * len(bodies)
+    assert queue.ready_count == len(bodies) and not letters.retry.rows
+    world.queue("dead").resume()
+    world.turn()
+    client.take()
+    assert fetch(client, "q") == bodies
 
 
 def waiting(world: World, client: Client, is_read: bool = True) -> None:
