@@ -12,7 +12,9 @@ follow at full speed. One that is refused goes to the end: others may have targe
 
 **How much is in memory.** A message that waits here is in the log until the targets have it and it is settled. So its
 contents are dropped from memory when that is short, as those of ready messages are: a piece is a few numbers then. They
-are read a part at a time, and the next part only when all publishes of the last one are answered.
+are read a part at a time, and the next part only when all publishes of the last one are answered. What was read stays
+in memory until it is published, however short that is: it might have to be read over and over otherwise, while other
+queues have their turns. So only a few queues (`READERS_MAX`) read at a time.
 
 **If the node stops**, or the queue moves to another node, nothing is lost: none of these messages is settled, so they
 are ready in their queue again, and are dead-lettered or rejected again. **If the queue is deleted**, new ones are
@@ -25,7 +27,8 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from itertools import chain
+from itertools import chain, takewhile
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.batch import Batch, Gap, Span
@@ -40,13 +43,15 @@ if TYPE_CHECKING:
 TRIES: Final = 64
 BITE_BYTES: Final = 1 << 20
 BITE_MESSAGES: Final = 1_024
+READERS_MAX: Final = 16  # Queues that have a part in memory which was read, or is being read.
 SKIPPED_MAX: Final = 64  # After so many pieces that cannot be paged out now, no more are looked at.
+_IS_READ: Final = attrgetter("is_read")
 
 
 class Piece:
     """Dead-lettered messages `first`..`last` of a queue; in `batch`, or if that is None, in the log only."""
 
-    __slots__ = ("batch", "first", "last", "reason", "tried")
+    __slots__ = ("batch", "first", "is_read", "last", "reason", "tried")
 
     def __init__(self, batch: Batch | None, first: int, last: int, reason: str, tried: bool) -> None:
         self.batch = batch
@@ -54,6 +59,7 @@ class Piece:
         self.last = last
         self.reason = reason
         self.tried = tried  # It was refused before: replies to direct reply-to were sent then.
+        self.is_read = False  # It was read to be published, and stays in memory.
 
     def entry(self) -> Span | Gap:
         """Returns it as an entry of those that wait in its queue."""
@@ -117,6 +123,17 @@ class Row:
         """Returns whether there are messages that were not published yet."""
         return bool(self.new.pieces) or (self.reading is not None and not self.reading.tried)
 
+    @property
+    def has_read(self) -> bool:
+        """Returns whether something was read and not published since. It is what comes first."""
+        return any(line.pieces and line.pieces[0].is_read for line in (self.new, self.refused))
+
+    def keep_nothing(self) -> None:
+        """Memory may forget what was read."""
+        for line in (self.new, self.refused):
+            for piece in takewhile(_IS_READ, line.pieces):
+                piece.is_read = False
+
     def next(self) -> Line | None:
         """Returns the line whose first piece is to be sent now."""
         if self.reading is not None:
@@ -138,13 +155,15 @@ class DeadLetterRetry:
         # Queues that have something for which there was no room in a turn, and the numbers of their next messages then.
         self.waiting: dict[Queue, int] = {}
         self.closed: dict[Queue, int] = {}  # Likewise, of queues that may publish nothing before they are open again.
+        self.readers: dict[Queue, None] = {}  # Queues for which something is being read, or was and is not published.
+        self.unread: dict[Queue, None] = {}  # Queues that wait until they may read, since others do.
 
     def begin_turn(self) -> None:
         """Send what a turn has room for. Of each queue that is at least as much as was published to it meanwhile."""
         waiting, self.waiting = self.waiting, {}
         for queue, next_seq in waiting.items():
             if _is_closed(queue):
-                self.closed.setdefault(queue, next_seq)
+                self._wait_until_open(queue, next_seq)
             else:
                 self.go_on(queue, least=queue.next_seq - next_seq)
         if self.waiting:  # Another one is the first in the next turn.
@@ -163,8 +182,8 @@ class DeadLetterRetry:
     def on_opened(self, queue: Queue) -> None:
         """A queue is open again, or gone: the next turn sends what waits of it."""
         next_seq = self.closed.pop(queue, None)
-        if next_seq is not None:
-            self.waiting.setdefault(queue, next_seq)
+        if next_seq is not None or queue in self.readers:
+            self.waiting.setdefault(queue, queue.next_seq if next_seq is None else next_seq)
 
     def has_new(self, queue: Queue) -> bool:
         """Returns whether messages of a queue wait that were not published yet, so that others have to follow them."""
@@ -210,7 +229,7 @@ class DeadLetterRetry:
         if row is None or row.busy:
             return  # A publish was answered at once; the loop below goes on.
         if _is_closed(queue):
-            self.closed.setdefault(queue, queue.next_seq)
+            self._wait_until_open(queue, queue.next_seq)
             return
         if queue.deleted:
             row.reading = None  # Whatever comes of it.
@@ -233,14 +252,43 @@ class DeadLetterRetry:
             elif row.under_way:
                 line.put_first(piece)
                 break
+            elif len(self.readers) >= READERS_MAX and queue not in self.readers:
+                self.unread[queue] = None
+                line.put_first(piece)
+                break
             else:
                 self._read(queue, row, piece)
         row.busy = False
         is_empty = not (row.new.pieces or row.refused.pieces or row.under_way or row.reading)
         if is_empty or self._is_over(queue, row):
             del self.rows[queue]
-            self.waiting.pop(queue, None)
-            self.closed.pop(queue, None)
+            self._drop(queue)
+        elif row.reading is None and not (queue in self.waiting and row.has_read):
+            self._end_read(queue, row)
+
+    def _drop(self, queue: Queue) -> None:
+        """Nothing of a queue waits any more."""
+        for queues in (self.waiting, self.closed, self.unread):
+            queues.pop(queue, None)
+        self._end_read(queue)
+
+    def _wait_until_open(self, queue: Queue, next_seq: int) -> None:
+        self.closed.setdefault(queue, next_seq)
+        row = self.rows.get(queue)
+        if row is not None and row.reading is None:
+            self._end_read(queue, row)
+
+    def _end_read(self, queue: Queue, row: Row | None = None) -> None:
+        """What was read of a queue is published, or need not stay in memory: others may read."""
+        if queue not in self.readers:
+            return
+        del self.readers[queue]
+        if row is not None:
+            row.keep_nothing()
+        while self.unread and len(self.readers) < READERS_MAX:
+            following = next(iter(self.unread))
+            del self.unread[following]
+            self.go_on(following)
 
     def _is_over(self, queue: Queue, row: Row) -> bool:
         """Returns whether nothing of a queue is to be published any more: it is elsewhere, or was deleted."""
@@ -259,6 +307,7 @@ class DeadLetterRetry:
     def _read(self, queue: Queue, row: Row, piece: Piece) -> None:
         """Read the first messages of a piece from the log: of refused ones, after refusals, only what may be tried."""
         row.reading = piece
+        self.readers[queue] = None
         most = row.tries if piece.tried and row.tries < TRIES else BITE_MESSAGES
         assert most > 0  # `Row.next` offers refused ones only while some may be tried.
         last = min(piece.last, piece.first + most - 1)
@@ -273,13 +322,16 @@ class DeadLetterRetry:
         if runs is None:  # The node has logged it; tried again with the next tick.
             line.put_first(piece)
             row.tries = 0
+            self._end_read(queue)
             return
         if following <= piece.last:
             line.put_first(Piece(None, following, piece.last, piece.reason, piece.tried))
         for run in reversed(runs):
             batch = Batch.loaded(run)
             queue.count_in(batch)
-            line.put_first(Piece(batch, run.first, run.last, piece.reason, piece.tried))
+            read = Piece(batch, run.first, run.last, piece.reason, piece.tried)
+            read.is_read = True
+            line.put_first(read)
         self.go_on(queue)
 
     def count(self, queue: Queue) -> int:
@@ -306,10 +358,10 @@ class DeadLetterRetry:
                 continue  # The log has nothing of it.
             for line in (row.refused, row.new):
                 skipped = 0
-                for piece in line.pieces:
+                for piece in reversed(line.pieces):  # The first ones are wanted next.
                     if host.content_bytes <= host.content_bytes_max or skipped >= SKIPPED_MAX:
                         break
-                    if piece.batch is not None:
+                    if piece.batch is not None and not piece.is_read:
                         _forget(queue, piece)
                         skipped += piece.batch is not None
                 line.join()
@@ -319,8 +371,7 @@ class DeadLetterRetry:
         row = self.rows.pop(queue, None)
         if row is None:
             return []
-        self.waiting.pop(queue, None)
-        self.closed.pop(queue, None)
+        self._drop(queue)
         reading, row.reading = row.reading, None
         pieces = chain(row.new.pieces, row.refused.pieces, () if reading is None else (reading,))
         return [piece.entry() for piece in pieces]

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.dead_letter import publisher
+from leveret.broker.dead_letter import publisher, retry
 from leveret.broker.delivery.batch import Span
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from leveret.protocol.tables import table_from_python
+from leveret.storage.format.queue_block import Run
 from tests.support.machines import Client, World, publish
 
 AT_ONCE = 3
@@ -337,6 +338,81 @@ def waiting(world: World, client: Client, is_read: bool = True) -> None:
         world.broker.page_out_unacked()
         world.broker.content_bytes_max = 1 << 40
     world.crowded = False
+
+
+def test_what_was_read_stays_until_it_is_published(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is short all the time, and more queues wait than a turn has room for."""
+    monkeypatch.setattr(retry, "READERS_MAX", 2)
+    declare(client, "dead")
+    names = [f"q{number}" for number in range(6)]
+    for name in names:
+        declare(client, name, dead_letter_exchange="", dead_letter_routing_key="dead")
+        for body, table in zip(BODIES, HEADERS, strict=True):
+            client.publish(name, body, delivery_mode=2, headers=table_from_python(table))
+    world.crowded = True
+    world.metadata.apply(c.SetPolicy("/", "p", "^q", "queues", 0, {"max-length": 0}))
+    world.broker.refresh_rules()
+    world.turn()
+    world.broker.content_bytes_max = 0
+    letters = world.broker.dead_letters.retry
+    waits = sum(letters.count(world.queue(name)) for name in names)
+    pump, read, found = world.broker.pump, world.log.read, [0]
+
+    def short_pump() -> None:
+        world.broker.page_out_unacked()
+        pump()
+        assert len(letters.readers) <= 2
+
+    def counted(*arguments: int) -> tuple[list[Run], int]:
+        runs, following = read(*arguments)
+        found[0] += sum(map(len, runs))
+        return runs, following
+
+    monkeypatch.setattr(world.broker, "pump", short_pump)
+    monkeypatch.setattr(world.log, "read", counted)
+    world.crowded, world.load_messages_max = False, 2 * AT_ONCE
+    world.turn()
+    assert dead(world) == len(names) * COUNT and not letters.rows
+    assert found[0] == waits > AT_ONCE * len(names)
+    assert not letters.readers and not letters.unread
+
+
+@pytest.mark.parametrize("end", ["deleted", "frozen", "moving", "unreadable"])
+def test_others_read_when_one_need_not(
+    world: World, client: Client, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "READERS_MAX", 1)
+    declare_both(client)
+    declare(client, "other", dead_letter_exchange="", dead_letter_routing_key="dead")
+    for name in ("q", "other"):
+        client.publish(name, name.encode(), delivery_mode=2)
+        client.consume(name, tag=name)
+        client.take()
+    world.broker.content_bytes_max = 0
+    world.broker.page_out_unacked()
+    world.holds_loads = True
+    client.send(m.BasicNack(delivery_tag=0, multiple=True, requeue=False))
+    ((number, first, _, then),) = world.ranges
+    queue = world.queue("q")
+    assert number == queue.spec.id
+    if end == "deleted":
+        world.apply(c.DeleteQueue("/", "q", queue.spec.id))
+    elif end == "moving":
+        world.broker.dead_letters.take_back(queue)
+    elif end == "unreadable":
+        world.ranges.clear()
+        then(None, first)
+    else:
+        queue.freeze()
+        world.finish_loads()
+    world.turn()
+    assert world.ranges[-1][0] == world.queue("other").spec.id
+    world.holds_loads = False
+    world.turn()
+    client.take()
+    assert fetch(client, "dead") == [b"other"]
 
 
 def test_later_ones_follow_those_that_are_read(world: World, client: Client) -> None:
