@@ -359,14 +359,20 @@ class Node(consensus.ConsensusNode):
             self.reads.look()
         # Blocks taken for the commit give mirrors work; and work on very many queues is spread over several turns.
         is_moving = moves.looking and moves.has_work and not self.pausing.paused
-        if (broker.dirty and delivers) or mirrors.has_work or broker.is_behind or is_moving:
-            self.schedule()
-        if broker.is_spreading and (broker.alarm is not None or not self.storage.is_crowded(broker)):
+        has_more = mirrors.has_work or is_moving
+        if delivers and not has_more:  # A turn that does not deliver does none of the rest: it waits for the commit.
+            has_more = bool(broker.dirty) or broker.is_behind or self._may_spread()
+        if has_more:
             self.schedule()
         if self.behind and not self.storage.is_crowded(self.broker):
             behind, self.behind = self.behind, {}
             for client in behind:
                 client.resume(BEHIND)
+
+    def _may_spread(self) -> bool:
+        """Returns whether there is room for publishes that were left for later turns."""
+        broker = self.broker
+        return broker.is_spreading and (broker.alarm is not None or not self.storage.is_crowded(broker))
 
     def _tell_publishers(self) -> None:
         """Sends confirms, to clients and to other nodes. Publishers that answer them send nothing before."""

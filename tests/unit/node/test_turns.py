@@ -8,6 +8,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from leveret.node.node import Node
 from leveret.protocol import methods as m
 from tests.support.machines import World, publish
@@ -66,6 +68,73 @@ def test_what_comes_during_a_turn_has_another_one() -> None:
     assert node.turns == 1 and node.scheduled
     loop.run()
     assert node.turns == 2
+
+
+class CommittingNode(Node):
+    """A node whose deliveries may wait for the commit that is under way."""
+
+    def __init__(self, world: World) -> None:
+        self.broker = world.broker
+        self.scheduled = self.delivers = False
+        self.unblocking = deque()
+        stubs: Any = SimpleNamespace(
+            looking=False, waiting=False, paused=False, has_work=False,
+            gathering=SimpleNamespace(is_answered=False),
+            log=SimpleNamespace(appended_bytes=0),
+            should_wait=lambda broker: False,
+            should_deliver=lambda broker: self.delivers,
+            commit=lambda broker, serve: False,
+            is_crowded=lambda broker: False,
+            flush=lambda: None,
+        )  # fmt: skip
+        self.member_changes = self.storage = self.peers = self.pausing = self.reads = stubs
+        self.look_at_bytes = self.looked_at_content_bytes = 0
+        self.by_output, self.paced, self.away, self.behind = {}, {}, {}, {}
+
+    def schedule(self) -> None:
+        self.scheduled = True
+
+    def look(self) -> None:
+        pass
+
+
+def is_late(world: World) -> None:
+    world.broker.is_late = True
+
+
+def has_more_to_drop(world: World) -> None:
+    world.broker.go_on_soon(world.queue("q"))
+
+
+def closes_clients(world: World) -> None:
+    world.broker.closing.append((world.client().connection, "gone"))
+
+
+def publishes_dead_letters(world: World) -> None:
+    world.broker.dead_letters.retry.waiting[world.queue("q")] = 1
+
+
+def has_changed_queues(world: World) -> None:
+    world.broker.dirty[world.queue("q")] = None
+
+
+@pytest.mark.parametrize(
+    "prepare", [is_late, has_more_to_drop, closes_clients, publishes_dead_letters, has_changed_queues]
+)
+def test_turns_that_deliver_nothing_cause_no_others(
+    prepare: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would follow one another as long as the commit takes. When it is done, there is a turn."""
+    world = World()
+    world.client().declare("q")
+    node = CommittingNode(world)
+    prepare(world)
+    node._turn()
+    assert not node.scheduled
+    monkeypatch.setattr(world.broker, "pump", lambda: None)  # As if there were too much for one turn.
+    node.delivers = True
+    node._turn()
+    assert node.scheduled
 
 
 class GatheringNode(Node):
