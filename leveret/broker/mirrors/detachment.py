@@ -393,9 +393,10 @@ def _not_waiting(queue: Queue, live: RangeSet) -> RangeSet:
 
 
 def _knows(mirror: Mirror, anchor: Anchor) -> bool:
-    """Returns whether a log has this very block, and so means the same messages by numbers up to there. Each log begins
-    with nothing."""
-    return mirror.member.tail.epoch_at(anchor.block) == anchor.epoch
+    """Returns whether a log has this very block, and so means the same messages by numbers up to there. All logs have
+    the beginning in common, and no message with it: one that a queue had before it was mirrored is in no block."""
+    has_block = mirror.member.tail.epoch_at(anchor.block) == anchor.epoch
+    return has_block and (anchor.block > 0 or not anchor.bound)
 
 
 def _bound(queue: LocalQueue, anchors: Anchors) -> int:

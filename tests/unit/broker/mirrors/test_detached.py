@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.delivery.answers import Got
-from leveret.broker.mirrors.detached import Anchors, DetachedQueue, Stage
+from leveret.broker.mirrors.detached import Anchor, Anchors, DetachedQueue, Stage
 from leveret.broker.mirrors.detachment import DUE_TICKS, mark_shown
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model import commands as c
@@ -327,6 +327,19 @@ def test_a_record_about_other_messages_is_void() -> None:
     client.send(m.BasicAck(3, multiple=True))
     sure, end = pair.detached.anchors
     pair.detached.anchors = Anchors(sure._replace(epoch=7), end._replace(epoch=7))
+    pair.heal()
+    assert delivered(client) == [*MARKED, *MARKED] and pair.is_forgotten()
+
+
+def test_a_record_that_names_no_block_is_void() -> None:
+    """Each log has the beginning, whatever messages it has."""
+    pair = Pair()
+    pair.fill(*BODIES)
+    pair.cut()
+    client = consumer(pair, "b")
+    client.send(m.BasicAck(3, multiple=True))
+    sure, end = pair.detached.anchors
+    pair.detached.anchors = Anchors(Anchor(0, 0, sure.bound), end._replace(epoch=7))
     pair.heal()
     assert delivered(client) == [*MARKED, *MARKED] and pair.is_forgotten()
 
