@@ -709,6 +709,7 @@ class Broker:
         self.replace(old, new)
         self._drop_touched(old)
         demote(old, new)
+        self._drop_letters(old)
         front = self._front(new)
         go_on(old, front)
         if not front.is_local:
@@ -740,7 +741,14 @@ class Broker:
             old.departure.on_moved(remote)
         else:
             old.on_deleted()
+        self._drop_letters(old)
         self.forget(old)
+
+    def _drop_letters(self, old: LocalQueue) -> None:
+        """Publish nothing more of a queue that is another node's: what was to be dead-lettered here waits there. Now,
+        since later it might look like a queue that was deleted."""
+        if isinstance(old, Queue):
+            self.dead_letters.retry.take(old)
 
     def _drop_touched(self, queue: LocalQueue) -> None:
         if self.ended is not None:

@@ -15,6 +15,7 @@ from leveret.protocol import methods as m
 from leveret.protocol.tables import table_from_python
 from leveret.storage.format.queue_block import Run
 from tests.support.machines import Client, World, publish
+from tests.support.mirrored_brokers import Rings
 
 AT_ONCE = 3
 COUNT = 20
@@ -324,6 +325,30 @@ def test_to_take_back_very_many_goes_through_the_others_once(
     world.turn()
     client.take()
     assert fetch(client, "q") == bodies
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["led elsewhere", "and deleted"])
+def test_a_queue_that_is_led_elsewhere_publishes_none(monkeypatch: pytest.MonkeyPatch, is_deleted: bool) -> None:
+    """The next master has the messages, too, whatever becomes of the queue then, be it in the same turn."""
+    monkeypatch.setattr(publisher, "WORK_NEW", 1)
+    for module in ("leveret.broker.dead_letter.publisher", "leveret.broker.broker"):
+        monkeypatch.setattr(f"{module}.WORK_MAX", AT_ONCE)
+    rings = Rings(table_from_python({"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}))
+    rings.apply(c.DeclareQueue("/", "dead", durable=False, node="a"))
+    a = rings["a"]
+    client = a.client()
+    for body, table in zip(BODIES, HEADERS, strict=True):
+        client.publish("q", body, delivery_mode=2, headers=table_from_python(table))
+    client.consume("q", tag="q")
+    a.crowded = True
+    client.send(m.BasicNack(delivery_tag=0, multiple=True, requeue=False))
+    assert dead(a) == AT_ONCE
+    rings.begin()
+    if is_deleted:
+        rings.propose(a, c.DeleteQueue("/", "q", rings.number), lambda applied: None)
+    a.crowded = False
+    rings.end()
+    assert dead(a) == AT_ONCE and not a.broker.dead_letters.retry.rows
 
 
 def waiting(world: World, client: Client, is_read: bool = True) -> None:
