@@ -24,8 +24,10 @@ it, so that each level grows at its end. The first of the unsorted is always a g
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from heapq import merge
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, cast
 
 from leveret.base.range_set import RangeSet
@@ -240,23 +242,22 @@ def rows_of(ready: deque[Entry]) -> Iterator[deque[Entry]]:
     levels.refresh()
 
 
-def _first(entry: Entry) -> int:
-    return entry.first
+_first: Final = attrgetter("first")
 
 
 def insert_many(row: deque[Entry], entries: list[Entry]) -> None:
     """Put many entries, in whatever order, to where their numbers belong, going once through what is in front of the
     last one."""
+    if not entries:
+        return
     entries = sorted(entries, key=_first)
-    before: list[Entry] = []
-    while row and entries and row[0].first < entries[-1].first:
-        before.append(row.popleft())
-    if any(isinstance(entry, Gap) and entry.ranges is not None for entry in before):
+    before = [row.popleft() for _ in range(bisect_left(row, entries[-1].first, key=_first))]
+    if Gap in set(map(type, before)) and any(isinstance(one, Gap) and one.ranges is not None for one in before):
         row.extendleft(reversed(before))
         for entry in reversed(entries):  # It may be in the midst of a gap.
             _insert(row, entry)
     else:
-        row.extendleft(reversed([*merge(before, entries, key=_first)]))
+        row.extendleft(reversed(sorted(before + entries, key=_first)))  # Two sorted lists are merged, not sorted.
 
 
 def _insert(row: deque[Entry], entry: Entry) -> None:

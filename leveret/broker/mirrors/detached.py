@@ -60,7 +60,7 @@ from leveret.broker.delivery.batch import Gap, GapRead, Span
 from leveret.broker.mirrors.copy_store import add_batch
 from leveret.broker.queue.dedup import taken_of
 from leveret.broker.queue.durable_state import note_range, restore_ranges
-from leveret.broker.queue.ordered_queue import OrderedQueue
+from leveret.broker.queue.ordered_queue import OrderedQueue, waiting_again
 from leveret.broker.remote import peer_frames as w
 from leveret.broker.remote.spool_delivery import SpooledBatch
 from leveret.metadata.model.records import QueueSpec
@@ -360,18 +360,19 @@ class DetachedQueue(OrderedQueue):
         if isinstance(batch, SpooledBatch):
             batch.delivery.give_back(batch, lo, hi)
 
-    def requeue(self, batch: Batch, lo: int, hi: int, shown: bool = True, counted: bool = True) -> None:
+    def _give_back(self, batch: Batch, lo: int, hi: int, shown: bool, counted: bool) -> list[Span | Gap]:
         if self.deleted:
-            return
+            return []
         first, last = batch.first + lo, batch.first + hi - 1
         self.unacked_count -= hi - lo
         if not isinstance(batch, SpooledBatch):
             self.out.remove(first, last)
             self.version += 1
+        waiting: list[Span | Gap] = []
         if self.is_serving:
             self.ready_count += hi - lo
             batch.mark_redelivered(lo, hi)
-            self._put_back_again(Span(batch, lo, hi))
+            waiting = waiting_again(Span(batch, lo, hi))
         elif isinstance(batch, SpooledBatch):
             batch.delivery.give_back(batch, lo, hi)
             self._let_go(batch, hi - lo)
@@ -379,6 +380,7 @@ class DetachedQueue(OrderedQueue):
             self.returned.append((first, last))
             self._let_go(batch, hi - lo)
         self.host.dirty[self] = None
+        return waiting
 
     def record(self, kind: bytes, first: int, last: int) -> None:
         """Record messages as settled. The log gets each range of neighbours under the number of its first."""

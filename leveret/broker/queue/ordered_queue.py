@@ -516,19 +516,18 @@ class OrderedQueue(LocalQueue):
         """Messages that were taken out of those that wait are out with somebody."""
         self.unacked_count += count
 
-    def requeue_many(self, pieces: list[tuple[Batch, int, int]], shown: bool = True, counted: bool = True) -> None:
-        """Many at once (a channel closed): last first, so that each insertion is near the front."""
-        for batch, lo, hi in sorted(pieces, key=lambda piece: -(piece[0].first + piece[1])):
-            self.requeue(batch, lo, hi, shown, counted)
+    def requeue(self, batch: Batch, lo: int, hi: int, shown: bool = True, counted: bool = True) -> None:
+        """A consumer gives messages back: to their old places, marked as redelivered if it was shown them."""
+        self.requeue_many([(batch, lo, hi)], shown, counted)
 
-    def _put_back_again(self, span: Span) -> None:
-        """Put unacknowledged messages back, seen by a client or not. Their contents may be in the log only by now."""
-        batch = span.batch
-        if batch.paged:
-            for piece in reversed(span.alike()):
-                self.put_back(Gap(piece.first, piece.last, piece.count, batch.is_marked(piece.lo)))
-        else:
-            self.put_back(span)
+    def requeue_many(self, pieces: list[tuple[Batch, int, int]], shown: bool = True, counted: bool = True) -> None:
+        """Likewise, many at once: a channel was closed. Last first, as each that comes back may be the first that some
+        client was not shown."""
+        entries: list[Span | Gap] = []
+        for batch, lo, hi in sorted(pieces, key=lambda piece: -(piece[0].first + piece[1])):
+            entries += self._give_back(batch, lo, hi, shown, counted)
+        if entries:  # In one go: those of other consumers may lie between them, and to pass these each time takes long.
+            self.put_back_many(entries)
 
     def put_back(self, entry: Span | Gap) -> None:
         """To the place that its numbers have among those that wait."""
@@ -571,12 +570,20 @@ class OrderedQueue(LocalQueue):
         """These messages are gone."""
 
     @abstractmethod
-    def requeue(self, batch: Batch, lo: int, hi: int, shown: bool = True, counted: bool = True) -> None:
-        """A consumer gives messages back: to their old places, marked as redelivered if it was shown them."""
+    def _give_back(self, batch: Batch, lo: int, hi: int, shown: bool, counted: bool) -> list[Span | Gap]:
+        """Counts messages as given back by a consumer. Returns what waits again because of that."""
 
     @abstractmethod
     def dead_letter_or_drop(self, batch: Batch, lo: int, hi: int, reason: str) -> None:
         """These messages, which neither wait nor are out with anybody, leave unserved."""
+
+
+def waiting_again(span: Span) -> list[Span | Gap]:
+    """Returns what unacknowledged messages are where they wait again. Their contents may be in the log only by now."""
+    batch = span.batch
+    if not batch.paged:
+        return [span]
+    return [Gap(piece.first, piece.last, piece.count, batch.is_marked(piece.lo)) for piece in span.alike()]
 
 
 def _without_gone(runs: list[Run], first: int) -> list[Run]:

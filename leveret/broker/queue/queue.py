@@ -29,7 +29,7 @@ from leveret.broker.delivery.confirms import NEVER
 from leveret.broker.delivery.reserve import reserve
 from leveret.broker.queue import ttl_and_length
 from leveret.broker.queue.hold import park
-from leveret.broker.queue.ordered_queue import KEEP_BYTES, OrderedQueue
+from leveret.broker.queue.ordered_queue import KEEP_BYTES, OrderedQueue, waiting_again
 from leveret.metadata.model.refusals import Refusal
 from leveret.metadata.rules.queue_rules import PLAIN
 from leveret.storage.format.queue_block import EXPIRES, NOTED
@@ -288,8 +288,7 @@ class Queue(OrderedQueue):
         self._let_go(batch, hi - lo)
         self.host.dirty[self] = None
 
-    def requeue(self, batch: Batch, lo: int, hi: int, shown: bool = True, counted: bool = True) -> None:
-        """A consumer gives messages back: to their old places, marked as redelivered if it was shown them."""
+    def _give_back(self, batch: Batch, lo: int, hi: int, shown: bool, counted: bool) -> list[Span | Gap]:
         self.refresh_rules()
         count = hi - lo
         self.unacked_count -= count
@@ -311,11 +310,11 @@ class Queue(OrderedQueue):
         elif not batch.paged and not batch.redelivered_within(lo, hi):  # Else somebody was shown them before.
             self.delivered_through = min(first - 1, self.delivered_through)
         self._tell_returned(first, last)
-        self._put_back_again(Span(batch, lo, hi))
         self.host.dirty[self] = None
+        return waiting_again(Span(batch, lo, hi))
 
     def requeue_numbers(self, first: int, last: int, shown: bool) -> None:
-        """Likewise, of messages that only the log has, and no consumer has failed with."""
+        """A consumer gives messages back that only the log has, and that no consumer has failed with."""
         self.unacked_count -= last - first + 1
         if shown:
             self.note_requeued([(first, last)])

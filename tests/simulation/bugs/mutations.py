@@ -61,7 +61,7 @@ ALONE: Final = (
     Mutation(
         "does not say that it was delivered before",
         1,
-        "Queue.requeue",
+        "Queue._give_back",
         "batch.mark_redelivered(lo, hi)",
         "pass",
     ),

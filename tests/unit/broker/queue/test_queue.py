@@ -26,6 +26,7 @@ from leveret.metadata.model.records import QueueSpec
 from leveret.metadata.rules.queue_rules import PLAIN, QueueRules
 from leveret.protocol import methods as m
 from leveret.protocol.frames import HEADER_AT
+from leveret.protocol.tables import table_from_python
 from leveret.storage.format.queue_block import PERSISTENT, REDELIVERED, Block, Run
 from tests.support.machines import MemoryLog, World
 
@@ -221,6 +222,39 @@ def test_many_are_given_back_in_order_whatever_the_order_of_the_pieces() -> None
     queue.requeue_many([(batch, 4, 6), (batch, 0, 4), (batch, 8, 10), (batch, 6, 8)])
     assert (queue.ready_count, queue.unacked_count) == (10, 0)
     assert drained(queue) == [bytes((number,)) for number in range(10)]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-max-priority": 3}], ids=["plain", "priorities"])
+def test_what_lies_between_that_of_others_is_given_back_in_one_go(
+    arguments: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two clients that had every other message are killed together."""
+    world = World()
+    first, second, publisher = world.client(), world.client(), world.client()
+    publisher.declare("q", arguments=table_from_python(arguments))
+    for client in (first, second):
+        client.consume("q", tag="c")
+    for number in range(400):
+        publisher.publish("q", b"%03d" % number)
+    queue = world.queue("q")
+    assert first.connection.channels[1].session.unacked.count == 200
+    looks = 0
+    assert isinstance(Span.first, property) and Span.first.fget is not None
+    number_of = Span.first.fget
+
+    def counted(span: Span) -> int:
+        nonlocal looks
+        looks += 1
+        return int(number_of(span))
+
+    monkeypatch.setattr(Span, "first", property(counted))
+    first.connection.on_socket_lost()
+    second.connection.on_socket_lost()
+    assert queue.ready_count == 400
+    assert looks < 10 * 400
+    publisher.take()
+    publisher.consume("q", tag="c")
+    assert publisher.bodies() == [b"%03d" % number for number in range(400)]
 
 
 def test_consumers_take_turns_until_they_are_full() -> None:
