@@ -489,6 +489,8 @@ class Server:
         if self.node is not None:
             self.node.broker.client_ids.on_peer_down(peer)
             self.node.on_peer_down(peer, reason)
+        elif self._leaving is not None:  # Otherwise this one would wait for what the other can do no more.
+            self._leaving.cluster.on_down(peer)
 
     def _needs_any_of(self, peers: list[str]) -> bool:
         return self.node is not None and self.node.pausing.needs_any_of(peers)

@@ -4,7 +4,8 @@ A majority of two is two. With three nodes or more, the nodes that are left afte
 this module is used. Of two voters the one that is left becomes the only voter, until the other is back, in these cases:
 
 **Controlled stop.** Before it stops, a node asks the leader to make it a learner (`REST`), and waits until it has that
-in its own log. So it knows at its next start that it has no vote, and waits for the other one.
+in its own log. So it knows at its next start that it has no vote, and waits for the other one. If both stop at the same
+time, the one that leads then makes the other a learner, and is the one that goes on alone at the next start.
 
 **The leader is left.** It makes the other one a learner as soon as the link is lost, or nothing was heard for the
 election timeout, and needs no proof: see "Two voters" in `leveret.raft.core`. The other one, if it still runs, pauses.
@@ -64,6 +65,7 @@ HOPE_S: Final = 1.0
 # waited for `net_ticktime` already by then, and must have an answer a second later.
 HOPE_IN_SILENCE_S: Final = 0.25
 REST_S: Final = 3.0  # How long a node that stops waits to be made a learner.
+ASKED_S: Final = 0.5  # How long such a node, if it leads, waits to be asked by the other one, before it hands over.
 SIGNS_BYTES_MAX: Final = 8_192
 
 
@@ -298,14 +300,14 @@ class TwoNodes:
         asking = cluster.environment.loop.create_task(self._rest())
         await cluster.until(lambda: asking.done() or other.name not in cluster.connected, REST_S)
         asking.cancel()
-        if cluster.is_voter:
+        if self.other is not None:
             logger.warning("node %s may wait for this one, which stops", other.name)
 
     async def _rest(self) -> None:
         cluster = self.cluster
         try:
             await cluster.at_leader(REST, {"name": cluster.me.name})
-            await cluster.until(lambda: not cluster.is_voter and cluster.raft.log.is_membership_committed)
+            await cluster.until(lambda: self.other is None and cluster.raft.log.is_membership_committed)
         except AdminError as error:
             logger.warning("this node stops, and is still a voter: %s", error)
 
@@ -315,15 +317,28 @@ class TwoNodes:
         cluster = self.cluster
         if not cluster.raft.is_leader:
             raise NotLeader(cluster.raft.leader)
-        if name == cluster.me.name and self.other is not None:
-            await cluster.hand_over()  # The other one leads then, and knows that this one is not to be a voter again.
-            raise NotLeader(cluster.raft.leader)
+        if name == cluster.me.name:
+            await self._rest_as_leader()
+            return
         other = self.other
         if other is None or name != other.name:
             return
         self.resting.add(other.id)
         await cluster.change_membership(Demote(other.id))
         logger.info("node %s stops: the other one is the only voter until it is back", name)
+
+    async def _rest_as_leader(self) -> None:
+        """Waits until the other node is a learner, or leads. Raises `NotLeader`.
+
+        This node has handed over before it asked. If it leads again, the other one most likely stops, too, and has
+        handed over for that: it is about to ask to be made a learner. If this node handed back at once, so would the
+        other, and neither would ever answer. If the other one does not ask, it has handed back because this node is of
+        a higher priority."""
+        cluster = self.cluster
+        await cluster.until(lambda: self.other is None or not cluster.raft.is_leader, ASKED_S)
+        if self.other is not None:
+            await cluster.hand_over()  # The other one leads then, and knows that this one is not to be a voter again.
+            raise NotLeader(cluster.raft.leader)
 
     # -- By an operator's command --------------------------------------------------------------------------------
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from leveret.node.cluster.two_nodes import REST_S
+from simulation.core.machine import Machine
 from simulation.plan import Plan
 from simulation.scenarios.paired import draw_proofs
-from simulation.world import run
+from simulation.world import World, quiet, run
 
 
 def plan(seed: int, **more: Any) -> Plan:
@@ -37,6 +39,44 @@ def test_seeds_with_strategies() -> None:
 def test_many_seeds(more: dict[str, bool]) -> None:
     for seed in range(100, 130):
         run(plan(seed, **more))
+
+
+def term_of(machine: Machine) -> int:
+    assert machine.server is not None and machine.server.node is not None
+    return machine.server.node.cluster.raft.term
+
+
+def voters_of(machine: Machine) -> list[str]:
+    assert machine.server is not None and machine.server.node is not None
+    return [one.name for one in machine.server.node.cluster.raft.membership.voters]
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.002, 0.02])
+@pytest.mark.parametrize("leads", [True, False], ids=["leader", "follower"])
+@pytest.mark.parametrize("seed", [2, 3, 5, 7])
+def test_two_that_stop_together_agree_at_once_which_one_goes_on_alone(seed: int, leads: bool, delay_s: float) -> None:
+    """Neither hands back what it was handed because the other one stops."""
+    world = World(plan(seed))
+    try:
+        with quiet():
+            world._begin()
+            world.run_for(3.0)
+            first, last = sorted(world.machines, key=lambda one: world.consensus.leads(one.name) is not leads)
+            clusters = [one.server.node.cluster for one in (first, last) if one.server and one.server.node]
+            begun, term = world.scheduler.now, term_of(first)
+            first.terminate()
+            world.scheduler.after(delay_s, last.terminate)
+            world.must(REST_S + 1.0, lambda: not (first.alive or last.alive), world.standing)
+            assert max(first.died_at, last.died_at) - begun < 1.0 < REST_S
+            assert max(one.raft.term for one in clusters) <= term + 3
+            (alone,) = {tuple(one.raft.membership.voters) for one in clusters}
+            assert len(alone) == 1
+            for machine in (first, last):
+                machine.start()
+            world.must(10.0, world.all_serve, world.standing)
+            world.must(10.0, lambda: len(voters_of(first)) == len(voters_of(last)) == 2, world.standing)
+    finally:
+        world.close()
 
 
 def test_proofs_of_all_kinds_are_tried() -> None:
