@@ -6,6 +6,7 @@ import pytest
 
 from leveret.node.cluster import repair
 from leveret.node.cluster.consensus import TryAgain
+from leveret.node.cluster.membership import HAND_OVER_S
 from leveret.node.system.data_folder import JOIN_FILE, METADATA, REPLACE_FILE, UNKNOWN_ID, write_note
 from leveret.raft.membership import Remove
 from simulation.core.machine import CLUSTER_PORT, Machine
@@ -30,6 +31,22 @@ def test_a_node_comes_back_to_a_leader_that_it_does_not_know() -> None:
             away.start()
             world.must(60.0, lambda: away.serving, lambda: "a node that was away does not find its leader")
             assert _lead(world, wiped.node_name)
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("seed", [3, 5, 8])
+def test_a_leader_that_stops_with_all_others_waits_for_no_heir(seed: int) -> None:
+    world = World(Plan(seed, 3, 0, mirrored=True))
+    try:
+        with quiet():
+            world._begin()
+            world.run_for(3.0)
+            begun = world.scheduler.now
+            for machine in world.machines:
+                machine.terminate()
+            world.must(60.0, lambda: not any(one.alive for one in world.machines), world.standing)
+            assert max(one.died_at for one in world.machines) - begun < HAND_OVER_S / 2
     finally:
         world.close()
 

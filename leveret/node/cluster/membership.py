@@ -134,8 +134,12 @@ class Cluster:
             return
         self.raft.transfer(max(heirs, key=lambda one: (heirs[one], matches.get(one, 0))))
         self.consensus.drive()
-        # Waits until the new leader is known: only then can commands that this node proposes be committed.
-        await self.until(lambda: self.raft.leader not in (None, self.me.id), HAND_OVER_S)
+        # Waits until the new leader is known: only then can commands that this node proposes be committed. If all the
+        # others have stopped, too, nobody will lead.
+        await self.until(
+            lambda: self.raft.leader not in (None, self.me.id) or voters.isdisjoint(self.connected.values()),
+            HAND_OVER_S,
+        )
 
     # -- What the consensus knows and does -------------------------------------------------------------------------
 
