@@ -11,6 +11,11 @@ the others. The log on the console is one, since all have the same stderr; the s
 is ready when all nodes are. What stops one node for good (`leveretctl stop`, a configuration that is wrong) stops all;
 one that crashes is started again. If this process is killed, the others stop.
 
+*A node that cannot start.* In the first start of all it ends the group, with its exit code: nothing is lost by that,
+and somebody looks. Later the others have data, and go on. One that has lost its data is refused by them until they are
+told to forget what it was, and damaged data can be repaired with what they have: so they must run, and the service is
+ready without the one. It is tried again all the while, and comes in when it is let in.
+
 *Names.* The first node has the name, the data folder and the cluster port of the configuration, so that a single node
 can get more processes, and a machine with several can go back to one after the others have left. The others are
 `NAME-2@HOST` and so on, with folders beside the first one's and the following cluster and Prometheus ports. Each node
@@ -26,7 +31,8 @@ lock of the dead node's folder proves that it is dead, and the other goes on alo
 If the whole machine fails, its nodes come back together with what is on their disks, as a single node would.
 
 The first node founds or joins a cluster as the configuration says; the others join the first. If its data is gone while
-others have theirs, it joins them instead of founding a second cluster; for that, they must have a majority without it.
+others have theirs, it joins them instead of founding a second cluster; for that, they must have a majority without it,
+and must have forgotten what it was, if that had a vote.
 """
 
 from __future__ import annotations
@@ -57,8 +63,8 @@ RESTART_S: Final = 1.0
 RESTART_S_MAX: Final = 30.0
 STOP_S: Final = 120.0
 JOIN_RETRY_MS: Final = 100
-# To start again would not help.
-FINAL: Final = (USAGE, DATA_ERROR, CONFIG)
+# To start again would not help; and what is wrong is wrong for all.
+FINAL: Final = (USAGE, CONFIG)
 PR_SET_PDEATHSIG: Final = 1
 EVERYWHERE: Final = ("", "0.0.0.0", "::")
 
@@ -248,9 +254,11 @@ class Child:
 
     def __init__(self, settings: Settings, number: int) -> None:
         self.name = node_name(settings, number)
+        self.was_member = _is_member(data_dir(settings, number))  # Before all of them were started.
         self.place = f"{number}/{settings.processes}"
         self.process: asyncio.subprocess.Process | None = None
         self.ready = ""  # The line in which it told its ports.
+        self.ended: int | None = None  # Its last exit code, if it has not been ready since.
         self.crashes = 0  # Since it was ready last.
 
     async def spawn(self) -> None:
@@ -271,6 +279,7 @@ class Child:
             if line.startswith(b"ready"):
                 self.ready = line.decode(errors="replace").strip()
                 self.crashes = 0
+                self.ended = None
                 on_ready.set()
         return await self.process.wait()
 
@@ -339,12 +348,14 @@ class Supervisor:
             if self.stopped.is_set():
                 break
             how = _how(code)
-            if code == OK or code in FINAL or not self._have_all_been_ready:
+            child.ended = code
+            if code == OK or code in FINAL or not self._is_worth_another_start(child, code):
                 # Stopped by an operator, or for good.
                 print(f"leveret: {child.name} {how}; all processes stop with it", file=sys.stderr, flush=True)
                 self.code = code if code >= 0 else SOFTWARE
                 self.stop()
                 break
+            self.changed.set()
             child.crashes += 1
             pause_s = min(RESTART_S * 2 ** (child.crashes - 1), RESTART_S_MAX)
             print(f"leveret: {child.name} {how}; it is started again in {pause_s:g} s", file=sys.stderr, flush=True)
@@ -353,14 +364,25 @@ class Supervisor:
             except TimeoutError:
                 pass
 
+    def _is_worth_another_start(self, child: Child, code: int) -> bool:
+        """Returns whether a node that has ended is to be started again: it has served before, or others that belong to
+        a cluster still run. Damaged data is repaired with what those others have, or not at all."""
+        if child.ready and code != DATA_ERROR:
+            return True
+        were_whole = all(one.ready for one in self.children)
+        return any((one.was_member or were_whole) and one.ended is None for one in self.children if one is not child)
+
     @property
-    def _have_all_been_ready(self) -> bool:
-        return all(child.ready for child in self.children)
+    def _have_begun(self) -> bool:
+        """True if every node is ready, or has failed while others serve."""
+        return any(one.ready for one in self.children) and all(
+            one.ready or one.ended is not None for one in self.children
+        )
 
     async def _greet(self) -> None:
-        while not self._have_all_been_ready:
+        while not self._have_begun:
             self.changed.clear()
             await self.changed.wait()
-        shared = self.children[0].ready.removeprefix("ready ")
-        print(f"ready processes={len(self.children)} {shared}", flush=True)
+        ready = [one.ready.removeprefix("ready ") for one in self.children if one.ready]
+        print(f"ready processes={len(ready)} {ready[0]}", flush=True)
         systemd.tell("READY=1")

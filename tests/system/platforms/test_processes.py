@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -33,12 +34,13 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def cluster_port() -> int:
-    """A port with a free one after it, and two more a thousand further on."""
+def cluster_port(count: int = 2) -> int:
+    """A port with free ones after it, and as many a thousand further on."""
     for port in range(21_000 + os.getpid() % 1_000 * 4, 32_000, 4):
         try:
-            for one in (port, port + 1, port + 1_000, port + 1_001):
-                socket.create_server(("127.0.0.1", one)).close()
+            for one in range(port, port + count):
+                for each in (one, one + 1_000):
+                    socket.create_server(("127.0.0.1", each)).close()
         except OSError:
             continue
         return port
@@ -48,9 +50,10 @@ def cluster_port() -> int:
 class Service:
     """The process that a service manager would start."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, processes: int = 2) -> None:
         self.port, self.http = free_ports(2)
-        self.cluster = cluster_port()
+        self.cluster = cluster_port(processes)
+        self.folder, self.processes = folder, processes
         self.notified = folder / "notify"
         self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.manager.bind(str(self.notified))
@@ -62,21 +65,39 @@ class Service:
             "LEVERET_PROMETHEUS_TCP_PORT": "none",
         }
         self.log = open(folder / "log", "ab")  # noqa: SIM115 (closed by `close`)
+        self.start()
+        self.ready = self.wait_until_ready()
+
+    def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "leveret", "server", "--processes", "2", "--port", str(self.port), "--data",
-             str(folder / "data"), "--cluster-port", str(self.cluster), "--management-port", str(self.http)],
+            [sys.executable, "-m", "leveret", "server", "--processes", str(self.processes), "--port", str(self.port),
+             "--data", str(self.folder / "data"), "--cluster-port", str(self.cluster), "--management-port",
+             str(self.http)],
             env=self.environ | {"NOTIFY_SOCKET": str(self.notified)}, stdout=subprocess.PIPE, stderr=self.log,
             text=True,
         )  # fmt: skip
-        assert self.process.stdout is not None
-        self.ready = next(line for line in self.process.stdout if line.startswith("ready"))
 
-    def close(self) -> None:
+    def wait_until_ready(self) -> str:
+        assert self.process.stdout is not None
+        return next(line for line in self.process.stdout if line.startswith("ready"))
+
+    def stop(self, number: signal.Signals = signal.SIGTERM, code: int = 0) -> None:
         if self.process.poll() is None:
-            self.process.terminate()
-        assert self.process.wait(WAIT_S) == 0
+            self.process.send_signal(number)
+        assert self.process.wait(WAIT_S) == code
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+    def kill(self) -> None:
+        """Kills all processes, none of which learns that another one has ended."""
+        pids = [self.process.pid, *(one.pid for one in local_registry.entries())]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                os.kill(pid, number)
+        self.stop(code=-signal.SIGKILL)
+
+    def close(self) -> None:
+        self.stop()
         self.log.close()
         self.manager.close()
 
@@ -212,6 +233,51 @@ def test_a_group_ends_with_its_terminal(service: Service, tmp_path: Path) -> Non
             process.kill()  # Its nodes end with it.
             os.close(ours)
             os.close(theirs)
+
+
+def running(service: Service) -> set[str]:
+    return {one["name"] for one in service.api("nodes") if one["running"]}
+
+
+def test_others_go_on_without_a_process_that_has_lost_its_data(tmp_path: Path) -> None:
+    three = Service(tmp_path, 3)
+    try:
+        names = running(three)
+        three.stop()
+        shutil.rmtree(tmp_path / "data-2")
+        three.start()
+        assert three.wait_until_ready().startswith("ready processes=2 ")
+        assert running(three) == names - {SECOND}
+        three.ctl("-n", FIRST, "forget_cluster_node", SECOND)
+        until(lambda: running(three) == names, "it has joined again")
+    finally:
+        three.close()
+
+
+@pytest.mark.parametrize("has_vote", [True, False])
+def test_one_of_two_goes_on_if_the_data_of_the_first_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_vote: bool
+) -> None:
+    monkeypatch.setenv("LEVERET_RUNTIME_DIR", str(tmp_path / "nodes"))
+    two = Service(tmp_path)
+    try:
+        until(lambda: all(one["voter"] for one in two.api("leveret/cluster")["members"]), "both have a vote")
+        if not has_vote:
+            two.ctl("-n", SECOND, "stop_app")
+        two.kill()
+        shutil.rmtree(tmp_path / "data")
+        two.start()
+        words = ["-n", SECOND]
+        until(lambda: any(one.name == SECOND for one in local_registry.entries()), "it can be asked")
+        if has_vote:
+            two.ctl(*words, "go_on_alone")
+        else:
+            for command in ("stop_app", "force_boot", "start_app"):
+                two.ctl(*words, command)
+        two.wait_until_ready()
+        until(lambda: running(two) == {FIRST, SECOND}, "the first has joined the second")
+    finally:
+        two.close()
 
 
 def test_stop_stops_all(service: Service) -> None:

@@ -14,6 +14,7 @@ from leveret.cli import processes
 from leveret.cli.processes import Child, Supervisor, left_out, of_process, problem, settings_at
 from leveret.node.config.load import load
 from leveret.node.config.settings import Listener, Settings
+from leveret.node.system import systemd
 from leveret.node.system.data_folder import METADATA
 
 WAIT_S = 30.0
@@ -203,3 +204,87 @@ def test_a_group_that_stops_with_one_process_says_so(
 
     assert asyncio.run(run()) == code
     assert capsys.readouterr().err == f"leveret: {said}; all processes stop with it\n"
+
+
+SERVES = "echo ready amqp=1; exec sleep 600"
+
+
+class Scripts(Script):
+    """A process that does something else at each start, and at the end always the same."""
+
+    texts: list[str]
+    on_spawned: Callable[[], None]
+
+    async def spawn(self) -> None:
+        self.text = self.texts[0] if len(self.texts) == 1 else self.texts.pop(0)
+        await super().spawn()
+        self.on_spawned()
+
+
+def supervised(settings: Settings, *texts: list[str], until: Callable[[Supervisor], bool] = lambda _: False) -> int:
+    """Runs processes that do these things, one at each start, and stops them when `until` holds at the start of one.
+    Returns the exit code."""
+
+    async def run() -> int:
+        supervisor = Supervisor(settings)
+        supervisor.children = [Scripts(settings, number) for number, _ in enumerate(texts, 1)]
+        for child, each in zip(supervisor.children, texts, strict=True):
+            assert isinstance(child, Scripts)
+            child.texts = each
+            child.on_spawned = lambda: supervisor.stop() if until(supervisor) else None
+        try:
+            return await asyncio.wait_for(supervisor.run(), WAIT_S)
+        finally:
+            for child in supervisor.children:
+                child.send(signal.SIGKILL)
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the service manager is told. Processes are started again at once."""
+    found: list[str] = []
+    monkeypatch.setattr(processes, "RESTART_S", 0.01)
+    monkeypatch.setattr(processes, "RESTART_S_MAX", 0.1)
+    monkeypatch.setattr(systemd, "tell", found.append)
+    return found
+
+
+@pytest.mark.parametrize("code", [65, 69, 70])
+def test_others_with_data_go_on_without_a_process_that_cannot_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], told: list[str], code: int
+) -> None:
+    # Only they can be told to forget what a node was that has lost its data.
+    settings = settings_of(tmp_path)
+    make_member(settings, 1)
+    # Whoever waits for the service can use it.
+    assert supervised(settings, [SERVES], [f"exit {code}"], until=lambda _: "READY=1" in told) == 0
+    said = capsys.readouterr()
+    assert f"leveret: rabbit-2@burrow ended with code {code}; it is started again in " in said.err
+    assert said.out == "ready processes=1 amqp=1\n"
+
+
+@pytest.mark.usefixtures("told")
+@pytest.mark.parametrize("code", [65, 69])
+def test_a_group_of_which_none_can_start_ends(tmp_path: Path, code: int) -> None:
+    settings = settings_of(tmp_path)
+    for number in (1, 2):
+        make_member(settings, number)
+    assert supervised(settings, [f"exit {code}"], [f"exit {code}"]) == code
+
+
+@pytest.mark.parametrize("code", [64, 78])
+def test_what_is_wrong_for_all_stops_all(tmp_path: Path, code: int) -> None:
+    settings = settings_of(tmp_path)
+    make_member(settings, 1)
+    assert supervised(settings, [SERVES], [f"exit {code}"]) == code
+
+
+@pytest.mark.usefixtures("told")
+def test_a_process_that_has_served_is_started_again_while_others_still_start(tmp_path: Path) -> None:
+    def is_again(supervisor: Supervisor) -> bool:
+        return supervisor.children[0].crashes == 1
+
+    texts = ["echo ready amqp=1; exit 70", SERVES], ["exec sleep 600"]
+    assert supervised(settings_of(tmp_path), *texts, until=is_again) == 0
