@@ -66,7 +66,7 @@ JOIN_RETRY_MS: Final = 100
 # To start again would not help; and what is wrong is wrong for all.
 FINAL: Final = (USAGE, CONFIG)
 PR_SET_PDEATHSIG: Final = 1
-EVERYWHERE: Final = ("", "0.0.0.0", "::")
+EVERYWHERE: Final = ("0.0.0.0", "::")
 
 
 # -- Settings of one of them -------------------------------------------------------------------------------------
@@ -131,13 +131,8 @@ def data_dir(settings: Settings, number: int) -> str:
 
 def problem(settings: Settings) -> str | None:
     """Returns why these settings are not for several processes; None if they are."""
-    shared = (
-        *settings.tcp_listeners, *settings.ssl_listeners, *settings.mqtt_listeners, *settings.mqtt_tls_listeners,
-        *settings.stomp_listeners, *settings.stomp_tls_listeners, *settings.web_mqtt_listeners,
-        *settings.web_mqtt_tls_listeners, *settings.web_stomp_listeners, *settings.web_stomp_tls_listeners,
-        *settings.management_listeners, *settings.management_tls_listeners, settings.cluster_listener,
-    )  # fmt: skip
-    if any(one.port == 0 for one in shared):
+    shared = _shared(settings)
+    if any(one.port == 0 for _, one in (*shared, ("", settings.cluster_listener))):
         return "several processes share their ports, so that none of them can be 0, any free one"
     has_http = settings.management_listeners or settings.management_tls_listeners
     for key, first in (
@@ -146,11 +141,67 @@ def problem(settings: Settings) -> str | None:
     ):
         if first + settings.processes - 1 > PORT_MAX:
             return f"there are no {settings.processes} ports from {first} on; choose another {key}"
-    for one in shared[:-1]:
+    taken: list[tuple[str, Listener]] = []
+    for service, one in (*shared, *_own(settings)):
+        for other, at in taken:
+            if service != other and _overlap(one, at):
+                return f"port {one.port} cannot be for both {other} and {service}: choose another for one of them"
+        taken.append((service, one))
+    for _, one in shared:
         why = _obstacle(one)
         if why is not None:
             return f"cannot listen at {one}: {why}. Choose another address with --host and --port"
     return None
+
+
+def _shared(settings: Settings) -> list[tuple[str, Listener]]:
+    """Returns the listeners that all processes have, each with what it is for."""
+    services = (
+        ("AMQP", settings.tcp_listeners),
+        ("AMQP over TLS", settings.ssl_listeners),
+        ("MQTT", settings.mqtt_listeners),
+        ("MQTT over TLS", settings.mqtt_tls_listeners),
+        ("MQTT over WebSocket", settings.web_mqtt_listeners),
+        ("MQTT over WebSocket with TLS", settings.web_mqtt_tls_listeners),
+        ("STOMP", settings.stomp_listeners),
+        ("STOMP over TLS", settings.stomp_tls_listeners),
+        ("STOMP over WebSocket", settings.web_stomp_listeners),
+        ("STOMP over WebSocket with TLS", settings.web_stomp_tls_listeners),
+        ("HTTP", settings.management_listeners),
+        ("HTTPS", settings.management_tls_listeners),
+    )
+    return [(service, one) for service, listeners in services for one in listeners]
+
+
+def _own(settings: Settings) -> list[tuple[str, Listener]]:
+    """Returns the listeners that only one process has, each with what it is for."""
+    found: list[tuple[str, Listener]] = []
+    for number in range(1, settings.processes + 1):
+        one = of_process(settings, number)
+        http = (*one.management_listeners, *one.management_tls_listeners)[:1]
+        found.append((f"other nodes to reach {one.node_name}", one.cluster_listener))
+        found += [(f"HTTP of {one.node_name} (its cluster port and {OWN_HTTP_OFFSET})", each) for each in http]
+        found += [(f"Prometheus of {one.node_name}", each) for each in one.prometheus_listeners if each.port]
+    return found
+
+
+def _overlap(one: Listener, other: Listener) -> bool:
+    """Returns whether a client that connects to one address could be meant for the other. No error would tell: ports
+    that processes share can be opened again."""
+    return one.port == other.port and any(
+        first == second or ((":" in first) == (":" in second) and not {first, second}.isdisjoint(EVERYWHERE))
+        for first in _addresses(one.host)
+        for second in _addresses(other.host)
+    )
+
+
+def _addresses(host: str) -> list[str]:
+    if not host:
+        return list(EVERYWHERE)
+    try:
+        return [str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    except OSError:
+        return [host]  # Whoever listens there will say so.
 
 
 def _obstacle(listener: Listener) -> str | None:

@@ -182,17 +182,24 @@ class Listeners:
         return found
 
     async def _listen(
-        self, accept: Accepting, listener: Listener, port: int, tls: ssl.SSLContext | None, proxied: bool = False
+        self,
+        accept: Accepting,
+        listener: Listener,
+        port: int,
+        tls: ssl.SSLContext | None,
+        proxied: bool = False,
+        is_own: bool = False,
     ) -> asyncio.Server | TlsServer:
-        self.entrance.shares_ports = self.settings.processes > 1
+        """Listens at an address. `is_own`: at one that no other process of this machine has."""
+        # The kernel spreads connections over all processes that listen at the same port. A port that is one's own must
+        # not be shared by mistake, for instance with another service of this machine.
+        shares = self.entrance.shares_ports = self.settings.processes > 1 and not is_own
         host, backlog, seconds = listener.host or None, self.settings.backlog, tls_timeout_s(self.settings)
         if proxied:
             return await self.entrance.listen_for_proxies(accept, host, port, tls, seconds, backlog)
         if tls is not None:
             return await self.entrance.listen(accept, host, port, tls, seconds, backlog)
-        # The kernel spreads connections over all processes that listen at the same port.
-        shared = self.settings.processes > 1 or None
-        return await self.loop.create_server(accept, host, port, backlog=backlog, reuse_port=shared)
+        return await self.loop.create_server(accept, host, port, backlog=backlog, reuse_port=shares or None)
 
     def _shut_for_clients(self) -> None:
         self._generation += 1
@@ -254,6 +261,8 @@ class Listeners:
                         listener,
                         listener.port,
                         tls,
+                        # By the first one others refer clients to a node.
+                        is_own=self.management_url is None,
                     )
                 except OSError as error:
                     raise StartFailed(
@@ -276,7 +285,7 @@ class Listeners:
         for listener in self.settings.prometheus_listeners:
             try:
                 accept: Accepting = lambda header=None: self.server.managed(node).metrics.accept()  # noqa: E731
-                server = await self._listen(accept, listener, listener.port, None)
+                server = await self._listen(accept, listener, listener.port, None, is_own=True)
             except OSError as error:
                 text = f"cannot listen at {listener} for Prometheus: {error.strerror or error}"
                 if self.settings.prometheus_is_wanted:

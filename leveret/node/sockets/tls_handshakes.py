@@ -41,7 +41,7 @@ class TlsHandshakes:
     def __init__(self, loop: asyncio.AbstractEventLoop, handshakes_max: int = HANDSHAKES_MAX) -> None:
         self.loop = loop
         self.handshakes_max = handshakes_max
-        self.shares_ports = False  # Other processes may listen at the same ports.
+        self.shares_ports = False  # Other processes may listen at the port that is opened next.
         self._under_way: Unauthenticated[socket.socket] = Unauthenticated()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -78,11 +78,11 @@ class TlsHandshakes:
         )
 
     async def _bind(self, host: str | None, port: int, backlog: int) -> list[socket.socket]:
+        shares = self.shares_ports  # Of this call, whatever else is opened meanwhile.
         found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         sockets: list[socket.socket] = []
         try:
             for family, _, _, _, address in dict.fromkeys(found):
-                shares = self.shares_ports
                 sockets.append(socket.create_server(address, family=family, backlog=backlog, reuse_port=shares))
                 sockets[-1].setblocking(False)
         except OSError:

@@ -170,6 +170,13 @@ def test_each_has_an_http_port_of_its_own_and_says_so(service: Service) -> None:
             service.ctl("-n", name, "check_port_listener", str(port))
 
 
+def test_a_port_of_one_process_alone_is_not_shared_by_mistake(service: Service) -> None:
+    socket.create_server(("", service.http), reuse_port=True).close()  # As others of the same service may.
+    for number in range(2):
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server(("", service.cluster + 1_000 + number), reuse_port=True).close()
+
+
 def test_no_queue_has_two_copies_on_the_machine(service: Service) -> None:
     service.ctl("set_policy", "all", "^mirrored", '{"ha-mode": "all"}')
     with service.connect() as connection:

@@ -134,6 +134,41 @@ def test_what_cannot_be_shared_is_refused(tmp_path: Path) -> None:
         assert "another process does" in (problem(settings_of(tmp_path, "", **environ)) or "")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("management.tcp.port = 5672\n", "port 5672 cannot be for both AMQP and HTTP:"),
+        (
+            "cluster.port = 5670\n",
+            "port 5672 cannot be for both AMQP and other nodes to reach rabbit-3@burrow:",
+        ),
+        (
+            "management.tcp.port = 26673\n",
+            "port 26673 cannot be for both HTTP and HTTP of rabbit-2@burrow (its cluster port and 1000):",
+        ),
+        (
+            "mqtt.listeners.tcp.1 = 15694\n",
+            "port 15694 cannot be for both MQTT and Prometheus of rabbit-3@burrow:",
+        ),
+        (
+            "cluster.port = 15692\n",
+            "port 15692 cannot be for both other nodes to reach rabbit@burrow and Prometheus of",
+        ),
+        ("listeners.tcp.default = 127.0.0.1:5672\nmqtt.listeners.tcp.1 = 5672\n", "port 5672 cannot be for both AMQP"),
+        ("listeners.tcp.default = localhost:5672\nmqtt.listeners.tcp.1 = 127.0.0.1:5672\n", "port 5672 cannot be for"),
+    ],
+)
+def test_one_port_for_two_services_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    # They would both get it, for it can be shared; and the clients of one would meet the other.
+    assert (problem(settings_of(tmp_path, text)) or "").startswith(said)
+
+
+def test_one_port_at_two_addresses_may_be_for_two_services(tmp_path: Path) -> None:
+    listeners = ("tcp.default = 127.0.0.1:5672", "tcp.2 = ::1:5672", "tcp.3 = 127.0.0.1:5672")
+    text = "".join(f"listeners.{one}\n" for one in listeners) + "mqtt.listeners.tcp.1 = 127.0.0.2:5672\n"
+    assert problem(settings_of(tmp_path, text)) is None
+
+
 def test_any_free_port_for_prometheus_is_one_for_each(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, "prometheus.tcp.port = 0\n")
     assert [of_process(settings, number).prometheus_listeners[0].port for number in (1, 2, 3)] == [0, 0, 0]
