@@ -30,9 +30,10 @@ which is a majority. Of two machines, it leaves half, which is none: two machine
 lock of the dead node's folder proves that it is dead, and the other goes on alone (`leveret.node.cluster.two_nodes`).
 If the whole machine fails, its nodes come back together with what is on their disks, as a single node would.
 
-The first node founds or joins a cluster as the configuration says; the others join the first. If its data is gone while
-others have theirs, it joins them instead of founding a second cluster; for that, they must have a majority without it,
-and must have forgotten what it was, if that had a vote.
+The first node founds or joins a cluster as the configuration says; the others join the first, or one another. If the
+first has no data while others have theirs, it joins them instead of founding a second cluster, whether its data is gone
+or it has left or was reset; for that, they must have a majority without it, and must have forgotten what it was, if
+that had a vote.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -68,12 +71,14 @@ FINAL: Final = (USAGE, CONFIG)
 PR_SET_PDEATHSIG: Final = 1
 EVERYWHERE: Final = ("0.0.0.0", "::")
 
+Address = tuple[str, int]
+
 
 # -- Settings of one of them -------------------------------------------------------------------------------------
 
 
-def of_process(settings: Settings, number: int, with_data: tuple[int, ...] = ()) -> Settings:
-    """Returns the settings of one node, counted from 1. `with_data`: the nodes that belong to a cluster already."""
+def of_process(settings: Settings, number: int) -> Settings:
+    """Returns the settings of one node, counted from 1."""
     count, machine = settings.processes, settings.node_name.partition("@")[2]
     cluster = settings.cluster_listener._replace(port=_port(settings, number))
     # At the interface that HTTP is configured for, and no other.
@@ -98,14 +103,12 @@ def of_process(settings: Settings, number: int, with_data: tuple[int, ...] = ())
         cookie_file=_cookie_file(settings),
     )
     if number == 1:
-        if 1 in with_data or not with_data or settings.join:
-            return common
-        return replace(common, join=tuple(_address(settings, one) for one in with_data))
+        return common
     return replace(
         common,
         node_name=node_name(settings, number),
         data_dir=data_dir(settings, number),
-        join=(_address(settings, 1),),
+        join=tuple(_address(settings, one) for one in range(1, count + 1) if one != number),
         discovery=None,
         discovery_retry_interval_ms=JOIN_RETRY_MS,
         discovery_retry_limit=settings.discovery_retry_limit
@@ -221,7 +224,7 @@ def _port(settings: Settings, number: int) -> int:
     return settings.cluster_listener.port + number - 1
 
 
-def _address(settings: Settings, number: int) -> tuple[str, int]:
+def _address(settings: Settings, number: int) -> Address:
     return settings.cluster_host, _port(settings, number)
 
 
@@ -253,8 +256,9 @@ def left_out(settings: Settings) -> list[str]:
 # -- Running them ------------------------------------------------------------------------------------------------
 
 
-def settings_at(settings: Settings, place: str) -> Settings:
-    """Returns the settings of the node with that place, such as `2/3`. Raises ValueError if it is none.
+def node_at(settings: Settings, place: str) -> tuple[Settings, Callable[[], tuple[Address, ...]]]:
+    """Returns the settings of the node with that place, such as `2/3`, and a function that tells whom it joins although
+    its settings do not name them, see `members_beside`. Raises ValueError if it is no place.
 
     The configuration is read at each start of a node, and may by then name another number of processes. What counts is
     how many there are: otherwise a node could take another one for itself, or its part of the memory for larger.
@@ -262,12 +266,16 @@ def settings_at(settings: Settings, place: str) -> Settings:
     number, slash, count = place.partition("/")
     if not (slash and number.isdecimal() and count.isdecimal()):
         raise ValueError(f"{PROCESS} is for the processes of one machine, which set it; LEVERET_PROCESSES is how many")
-    return settings_of_child(replace(settings, processes=int(count)), int(number))
+    all_of_them = replace(settings, processes=int(count))
+    return of_process(all_of_them, int(number)), partial(members_beside, all_of_them, int(number))
 
 
-def settings_of_child(settings: Settings, number: int) -> Settings:
-    numbers = range(1, settings.processes + 1)
-    return of_process(settings, number, tuple(one for one in numbers if _is_member(data_dir(settings, one))))
+def members_beside(settings: Settings, number: int) -> tuple[Address, ...]:
+    """Returns the addresses of nodes that belong to a cluster by now, for the first one, when it has no data: now, or
+    after it has left the cluster or was reset. If it founded another one then, clients would find either behind the
+    same ports. The others never found any."""
+    others = range(2, settings.processes + 1) if number == 1 else ()
+    return tuple(_address(settings, one) for one in others if _is_member(data_dir(settings, one)))
 
 
 def _is_member(folder: str) -> bool:

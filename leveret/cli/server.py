@@ -49,19 +49,22 @@ def start(given: list[Given], config_file: str | None, as_witness: bool = False)
         return witness.run(loaded.settings)
     settings = loaded.settings
     place = os.environ.get(PROCESS)
-    if place is not None or settings.processes > 1:
+    if place is None and settings.processes > 1:
         from leveret.cli import processes
 
-        if place is None:
-            return processes.supervise(settings)
-        try:
-            settings = processes.settings_at(settings, place)
-        except ValueError as error:
-            print(f"leveret: {error}", file=sys.stderr)
-            return CONFIG
+        return processes.supervise(settings)
     from leveret.node.server import run
 
-    return run(settings)
+    if place is None:
+        return run(settings)
+    from leveret.cli import processes
+
+    try:
+        settings, members_beside = processes.node_at(settings, place)
+    except ValueError as error:
+        print(f"leveret: {error}", file=sys.stderr)
+        return CONFIG
+    return run(settings, members_beside)
 
 
 def load_or_report(given: list[Given], config_file: str | None) -> Loaded | None:

@@ -77,6 +77,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret")
 
+# Tells the cluster ports of other members on this machine that a node without data has to join, though its settings
+# name nobody.
+MembersBeside = Callable[[], tuple[tuple[str, int], ...]]
+
 KNOWN_PASSWORD: Final = "guest"  # The default password of every new node.
 RESTART: Final = -1  # Not an exit code: the process restarts itself.
 FORCE_FILE: Final = "force_boot"
@@ -117,6 +121,7 @@ class Server:
         self.watch = LoopWatch()  # Started by `serve`, not by simulations, whose time is not real.
         self.watch.is_calm = lambda: self.node is not None and self.node.ticker.is_long
         self.on_recovered: Callable[[], None] = lambda: None  # Called when all that is on disk has been read.
+        self.members_beside: MembersBeside = tuple
         self.starting: asyncio.Task[None] | None = None
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -306,7 +311,10 @@ class Server:
         if asked is not None:
             decision: discovery.Decision = discovery.Join(tuple(split_address(one) for one in asked.split()))
         else:
-            decision = await discovery.decide(self.settings, me.name, discovery.asking(self._hello), asyncio.sleep)
+            settings = self.settings
+            if not settings.join and (beside := self.members_beside()):
+                settings = replace(settings, join=beside)
+            decision = await discovery.decide(settings, me.name, discovery.asking(self._hello), asyncio.sleep)
         if isinstance(decision, discovery.GiveUp):
             raise StartFailed(decision.text)
         if isinstance(decision, discovery.Join):
@@ -561,7 +569,7 @@ class Server:
 # -- The process ---------------------------------------------------------------------------------------------------
 
 
-def run(settings: Settings) -> int:
+def run(settings: Settings, members_beside: MembersBeside = tuple) -> int:
     """Serves until a signal, and returns the exit code."""
     try:
         logs.set_up(settings)
@@ -574,7 +582,7 @@ def run(settings: Settings) -> int:
             logger.critical("%s; give the node another folder with --data, or data_dir in its configuration", problem)
             return CONFIG
         with folder_lock(settings.data_dir, PATIENCE_S):
-            code = _run(_with_cookie(settings))
+            code = _run(_with_cookie(settings), members_beside)
         if code == RESTART:
             begin_anew()
         return code
@@ -613,10 +621,10 @@ def begin_anew() -> NoReturn:
     os.execv(sys.executable, sys.orig_argv)
 
 
-def _run(settings: Settings) -> int:
+def _run(settings: Settings, members_beside: MembersBeside) -> int:
     raise_file_limit()
     keep_freed_memory()
-    return uvloop.run(serve(settings))
+    return uvloop.run(serve(settings, members_beside))
 
 
 def raise_file_limit() -> None:
@@ -626,7 +634,7 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def serve(settings: Settings) -> int:
+async def serve(settings: Settings, members_beside: MembersBeside = tuple) -> int:
     loop = asyncio.get_running_loop()
     logger.info("Leveret %s, node %s, data in %s", __version__, settings.node_name, settings.data_dir)
     cookie = find_cookie(settings.data_dir, settings.cookie_file, settings.cookie)
@@ -634,6 +642,7 @@ async def serve(settings: Settings) -> int:
         logger.warning("%s", warning)
     server = Server(settings, RealEnvironment(loop, settings.data_dir), cookie)
     server.can_restart = True
+    server.members_beside = members_beside
     server.watch.start(loop)
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, server.request_stop)

@@ -26,6 +26,10 @@ WAIT_S = 60.0
 FIRST, SECOND = "leveret@localhost", "leveret-2@localhost"
 
 
+def running(service: Service) -> set[str]:
+    return {one["name"] for one in service.api("nodes") if one["running"]}
+
+
 def free_ports(count: int) -> list[int]:
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in held]
@@ -213,6 +217,14 @@ def test_the_machine_is_drained_by_one_command(service: Service) -> None:
     service.connect().close()
 
 
+@pytest.mark.parametrize("commands", [("leave_cluster", "start_app"), ("stop_app", "reset", "start_app")])
+def test_the_first_founds_no_second_cluster_when_it_has_left(service: Service, commands: tuple[str, ...]) -> None:
+    for command in commands:
+        service.ctl("-n", FIRST, command)
+    members = [service.api("nodes", service.cluster + 1_000 + number) for number in range(2)]
+    assert [{one["name"] for one in found} for found in members] == [{FIRST, SECOND}] * 2
+
+
 def test_a_second_service_does_not_share_its_ports(service: Service, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "leveret", "server", "--processes", "2", "--port", str(service.port), "--data",
@@ -240,10 +252,6 @@ def test_a_group_ends_with_its_terminal(service: Service, tmp_path: Path) -> Non
             process.kill()  # Its nodes end with it.
             os.close(ours)
             os.close(theirs)
-
-
-def running(service: Service) -> set[str]:
-    return {one["name"] for one in service.api("nodes") if one["running"]}
 
 
 def test_others_go_on_without_a_process_that_has_lost_its_data(tmp_path: Path) -> None:

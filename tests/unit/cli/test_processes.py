@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from leveret.cli import processes
-from leveret.cli.processes import Child, Supervisor, left_out, of_process, problem, settings_at
+from leveret.cli.processes import Child, Supervisor, left_out, node_at, of_process, problem
 from leveret.node.config.load import load
 from leveret.node.config.settings import Listener, Settings
 from leveret.node.system import systemd
@@ -41,7 +41,8 @@ def test_others_have_names_folders_and_ports_of_their_own(tmp_path: Path) -> Non
     assert [one.cluster_listener.port for one in found] == [25_672, 25_673, 25_674]
     assert [one.prometheus_listeners[0].port for one in found] == [15_692, 15_693, 15_694]
     assert len({one.log_file for one in found}) == 3
-    assert [one.join for one in found] == [(), (("burrow", 25_672),), (("burrow", 25_672),)]
+    first, second, third = ("burrow", 25_672), ("burrow", 25_673), ("burrow", 25_674)
+    assert [one.join for one in found] == [(), (first, third), (first, second)]  # Only the first founds a cluster.
 
 
 def test_they_share_the_ports_of_clients_and_one_cookie(tmp_path: Path) -> None:
@@ -79,13 +80,15 @@ def test_a_folder_of_another_name_has_others_beside_it(tmp_path: Path) -> None:
     assert of_process(settings, 3).data_dir == f"{tmp_path}/data-3"
 
 
-def test_the_first_joins_the_others_if_only_its_data_is_gone(tmp_path: Path) -> None:
+def test_the_first_joins_the_others_if_only_they_have_data(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
-    assert of_process(settings, 1, (1, 2, 3)).join == of_process(settings, 1, ()).join == ()
-    assert of_process(settings, 1, (2, 3)).join == (("burrow", 25_673), ("burrow", 25_674))
-    for number in (2, 3):
+    first, beside_first = node_at(settings, "1/3")
+    _, beside_third = node_at(settings, "3/3")
+    assert first.join == beside_first() == ()
+    for number in (1, 2, 3):
         make_member(settings, number)
-    assert len(processes.settings_of_child(settings, 1).join) == 2
+    # Also if it was started before they had any, and has left since.
+    assert beside_first() == (("burrow", 25_673), ("burrow", 25_674)) and beside_third() == ()
 
 
 def make_member(settings: Settings, number: int) -> None:
@@ -101,10 +104,10 @@ def test_a_node_that_was_never_a_member_is_not_waited_for(tmp_path: Path) -> Non
         folder = Path(processes.data_dir(settings, number)) / METADATA
         folder.mkdir(parents=True)
         (folder / "identity").touch()
-    assert processes.settings_of_child(settings, 1).join == ()
+    assert processes.members_beside(settings, 1) == ()
     # Nor does the first one found a second cluster, when it is killed before it has joined that of the others.
     make_member(settings, 2)
-    assert processes.settings_of_child(settings, 1).join == (("burrow", 25_673),)
+    assert processes.members_beside(settings, 1) == (("burrow", 25_673),)
 
 
 def test_another_number_in_the_configuration_is_for_the_next_start_of_all(tmp_path: Path) -> None:
@@ -112,10 +115,10 @@ def test_another_number_in_the_configuration_is_for_the_next_start_of_all(tmp_pa
     before, changed = settings_of(tmp_path), settings_of(tmp_path, "processes = 1\n")
     assert (before.processes, changed.processes) == (3, 1)
     for place, number in (("1/3", 1), ("2/3", 2), ("3/3", 3)):
-        assert settings_at(changed, place) == of_process(before, number)
+        assert node_at(changed, place)[0] == of_process(before, number)
     for wrong in ("4", "abc", "2/", "/2", ""):
         with pytest.raises(ValueError, match="LEVERET_PROCESSES is how many"):
-            settings_at(before, wrong)
+            node_at(before, wrong)
 
 
 def test_a_member_that_is_not_started_is_named(tmp_path: Path) -> None:
