@@ -58,7 +58,7 @@ from leveret.node.config.schema import PROCESSES_MAX
 from leveret.node.config.settings import Listener, Settings
 from leveret.node.sockets.cookie import FILE_NAME, BadCookie, find_cookie, inherited
 from leveret.node.system import systemd
-from leveret.node.system.data_folder import METADATA, make_folder
+from leveret.node.system.data_folder import METADATA, OTHER_FOLDER, make_folder
 
 OWN_HTTP_OFFSET: Final = 1_000  # From the cluster port to the HTTP port of one node.
 PORT_MAX: Final = 65_535
@@ -133,7 +133,7 @@ def data_dir(settings: Settings, number: int) -> str:
 
 
 def problem(settings: Settings) -> str | None:
-    """Returns why these settings are not for several processes; None if they are."""
+    """Returns why these settings are not for several processes, whatever else runs here; None if they are."""
     shared = _shared(settings)
     if any(one.port == 0 for _, one in (*shared, ("", settings.cluster_listener))):
         return "several processes share their ports, so that none of them can be 0, any free one"
@@ -150,7 +150,12 @@ def problem(settings: Settings) -> str | None:
             if service != other and _overlap(one, at):
                 return f"port {one.port} cannot be for both {other} and {service}: choose another for one of them"
         taken.append((service, one))
-    for _, one in shared:
+    return None
+
+
+def taken_address(settings: Settings) -> str | None:
+    """Returns at which of the shared addresses no node could listen now, and why; None if there is none."""
+    for _, one in _shared(settings):
         why = _obstacle(one)
         if why is not None:
             return f"cannot listen at {one}: {why}. Choose another address with --host and --port"
@@ -289,10 +294,10 @@ def _is_member(folder: str) -> bool:
 
 def supervise(settings: Settings) -> int:
     """Runs all nodes until they stop. Returns the exit code."""
-    wrong = problem(settings) or make_folder(settings.data_dir)
-    if wrong is not None:
-        print(f"leveret: {wrong}", file=sys.stderr)
-        return UNAVAILABLE
+    refused = _refusal(settings)
+    if refused is not None:
+        print(f"leveret: {refused[0]}", file=sys.stderr)
+        return refused[1]
     for name in left_out(settings):
         print(
             f"leveret: warning: {name} has data, and is not started: its queues are down, and the cluster counts its "
@@ -306,6 +311,18 @@ def supervise(settings: Settings) -> int:
         print(f"leveret: {error}", file=sys.stderr)
         return CONFIG
     return asyncio.run(Supervisor(settings).run())
+
+
+def _refusal(settings: Settings) -> tuple[str, int] | None:
+    """Makes the data folder of the first node. Returns why none can start, and the exit code that a single one would
+    have for that reason; None if nothing is in the way."""
+    wrong = problem(settings)
+    if wrong is None and (no_folder := make_folder(settings.data_dir)) is not None:
+        wrong = f"{no_folder}; {OTHER_FOLDER}"
+    if wrong is not None:
+        return wrong, CONFIG
+    taken = taken_address(settings)
+    return None if taken is None else (taken, UNAVAILABLE)
 
 
 class Child:

@@ -52,6 +52,7 @@ from leveret.node.system.allocator import keep_freed_memory
 from leveret.node.system.data_folder import (
     JOIN_FILE,
     METADATA,
+    OTHER_FOLDER,
     PATIENCE_S,
     REPLACE_FILE,
     WITNESS_FILE,
@@ -579,7 +580,7 @@ def run(settings: Settings, members_beside: MembersBeside = tuple) -> int:
     try:
         problem = make_folder(settings.data_dir)
         if problem is not None:
-            logger.critical("%s; give the node another folder with --data, or data_dir in its configuration", problem)
+            logger.critical("%s; %s", problem, OTHER_FOLDER)
             return CONFIG
         with folder_lock(settings.data_dir, PATIENCE_S):
             code = _run(_with_cookie(settings), members_beside)

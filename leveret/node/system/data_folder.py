@@ -31,6 +31,7 @@ MESSAGES: Final = "log"  # Segments and their checkpoint; see `leveret.storage`.
 LOCK: Final = "lock"
 # How long a start waits for the lock: another node may have it while it reads this one's consensus log.
 PATIENCE_S: Final = 3.0
+OTHER_FOLDER: Final = "give the node another folder with --data, or data_dir in its configuration"
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from leveret.base.exit_codes import CONFIG, UNAVAILABLE
 from leveret.cli import processes
-from leveret.cli.processes import Child, Supervisor, left_out, node_at, of_process, problem
+from leveret.cli.processes import Child, Supervisor, left_out, node_at, of_process, problem, supervise, taken_address
 from leveret.node.config.load import load
 from leveret.node.config.settings import Listener, Settings
 from leveret.node.system import systemd
@@ -134,7 +135,7 @@ def test_what_cannot_be_shared_is_refused(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0), reuse_port=True) as other:
         port = other.getsockname()[1]
         environ = {"LEVERET_PORT": str(port), "LEVERET_MANAGEMENT_PORT": "none", "LEVERET_CLUSTER_PORT": "20000"}
-        assert "another process does" in (problem(settings_of(tmp_path, "", **environ)) or "")
+        assert "another process does" in (taken_address(settings_of(tmp_path, "", **environ)) or "")
 
 
 @pytest.mark.parametrize(
@@ -184,8 +185,31 @@ def test_ports_behind_the_last_one_are_refused(tmp_path: Path, key: str) -> None
 
 def test_an_address_that_this_machine_lacks_is_told_from_one_in_use(tmp_path: Path) -> None:
     environ = {"LEVERET_HOST": "192.0.2.1", "LEVERET_MANAGEMENT_PORT": "none", "LEVERET_CLUSTER_PORT": "20000"}
-    said = problem(settings_of(tmp_path, "", **environ)) or ""
+    said = taken_address(settings_of(tmp_path, "", **environ)) or ""
     assert said.startswith("cannot listen at 192.0.2.1:5672: ") and "another process" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("listeners.tcp.default = 0\n", "none of them can be 0"),
+        ("cluster.port = 65000\n", "there are no 3 ports from 66000 on"),
+        ("management.tcp.port = 5672\n", "cannot be for both"),
+        ("data_dir = {folder}/broker.conf/data\n", "give the node another folder with --data, or data_dir in its"),
+    ],
+)
+def test_a_wrong_configuration_ends_as_with_one_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    # A service manager does not start it again then.
+    assert supervise(settings_of(tmp_path, text.format(folder=tmp_path))) == CONFIG
+    assert said in capsys.readouterr().err
+
+
+def test_an_address_in_use_is_tried_again_later(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        settings = settings_of(tmp_path, f"management.tcp.port = {other.getsockname()[1]}\n", LEVERET_PORT="20001")
+        assert supervise(settings) == UNAVAILABLE
 
 
 class Sleeper(Child):
