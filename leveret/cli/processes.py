@@ -288,8 +288,10 @@ def _is_member(folder: str) -> bool:
     first start, has a folder and an identity, too: if the first node waited for those, none would found the cluster."""
     try:
         return has_log(os.listdir(os.path.join(folder, METADATA)))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError:  # Perhaps another user's. Its node says so; a second cluster would say nothing.
+        return True
 
 
 def supervise(settings: Settings) -> int:

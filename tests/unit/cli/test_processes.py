@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -109,6 +111,25 @@ def test_a_node_that_was_never_a_member_is_not_waited_for(tmp_path: Path) -> Non
     # Nor does the first one found a second cluster, when it is killed before it has joined that of the others.
     make_member(settings, 2)
     assert processes.members_beside(settings, 1) == (("burrow", 25_673),)
+
+
+def test_a_folder_that_cannot_be_read_is_taken_for_that_of_a_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # To found a second cluster would be worse.
+    settings = settings_of(tmp_path)
+    for number in (2, 4):
+        make_member(settings, number)
+    listed = os.listdir
+
+    def denied(path: str) -> list[str]:
+        if "rabbit-2@" in path or "rabbit-4@" in path:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", denied)
+    assert processes.members_beside(settings, 1) == (("burrow", 25_673),)
+    assert left_out(settings) == ["rabbit-4@burrow"]
 
 
 def test_another_number_in_the_configuration_is_for_the_next_start_of_all(tmp_path: Path) -> None:
