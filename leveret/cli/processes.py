@@ -269,7 +269,8 @@ def node_at(settings: Settings, place: str) -> tuple[Settings, Callable[[], tupl
     how many there are: otherwise a node could take another one for itself, or its part of the memory for larger.
     """
     number, slash, count = place.partition("/")
-    if not (slash and number.isdecimal() and count.isdecimal()):
+    is_place = slash and number.isdecimal() and count.isdecimal()
+    if not is_place or not 1 <= int(number) <= int(count) <= PROCESSES_MAX:
         raise ValueError(f"{PROCESS} is for the processes of one machine, which set it; LEVERET_PROCESSES is how many")
     all_of_them = replace(settings, processes=int(count))
     return of_process(all_of_them, int(number)), partial(members_beside, all_of_them, int(number))

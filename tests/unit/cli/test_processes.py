@@ -138,7 +138,7 @@ def test_another_number_in_the_configuration_is_for_the_next_start_of_all(tmp_pa
     assert (before.processes, changed.processes) == (3, 1)
     for place, number in (("1/3", 1), ("2/3", 2), ("3/3", 3)):
         assert node_at(changed, place)[0] == of_process(before, number)
-    for wrong in ("4", "abc", "2/", "/2", ""):
+    for wrong in ("4", "abc", "2/", "/2", "", "1/0", "0/3", "5/3", "1/1000"):
         with pytest.raises(ValueError, match="LEVERET_PROCESSES is how many"):
             node_at(before, wrong)
 
