@@ -64,6 +64,7 @@ OWN_HTTP_OFFSET: Final = 1_000  # From the cluster port to the HTTP port of one 
 PORT_MAX: Final = 65_535
 RESTART_S: Final = 1.0
 RESTART_S_MAX: Final = 30.0
+DOUBLED_MAX: Final = 10  # More often would exceed any limit, and in the end a number.
 STOP_S: Final = 120.0
 JOIN_RETRY_MS: Final = 100
 # To start again would not help; and what is wrong is wrong for all.
@@ -373,6 +374,11 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def _pause_s(crashes: int) -> float:
+    """Returns how long a node that has ended so many times in a row is not started again."""
+    return min(RESTART_S * 2.0 ** min(crashes - 1, DOUBLED_MAX), RESTART_S_MAX)
+
+
 def _how(code: int) -> str:
     if code < 0:
         return f"was killed by signal {-code}"
@@ -436,7 +442,7 @@ class Supervisor:
                 break
             self.changed.set()
             child.crashes += 1
-            pause_s = min(RESTART_S * 2 ** (child.crashes - 1), RESTART_S_MAX)
+            pause_s = _pause_s(child.crashes)
             print(f"leveret: {child.name} {how}; it is started again in {pause_s:g} s", file=sys.stderr, flush=True)
             try:
                 await asyncio.wait_for(self.stopped.wait(), pause_s)

@@ -233,6 +233,10 @@ def test_an_address_in_use_is_tried_again_later(tmp_path: Path) -> None:
         assert supervise(settings) == UNAVAILABLE
 
 
+def test_pauses_between_starts_grow_to_a_limit() -> None:
+    assert [processes._pause_s(crashes) for crashes in (1, 2, 3, 6, 7, 2_000)] == [1.0, 2.0, 4.0, 30.0, 30.0, 30.0]
+
+
 class Sleeper(Child):
     """A process that is stopped while the system starts it."""
 
