@@ -44,6 +44,7 @@ import errno
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -426,13 +427,9 @@ class Supervisor:
 
     async def _attend(self, child: Child) -> None:
         while not self.stopped.is_set():
-            await child.spawn()
-            if self.stopped.is_set():
-                child.send(signal.SIGTERM)  # `stop` has not seen it: it was not there yet.
-            code = await child.follow(self.changed)
+            code, how = await self._run(child)
             if self.stopped.is_set():
                 break
-            how = _how(code)
             child.ended = code
             if code == OK or code in FINAL or not self._is_worth_another_start(child, code):
                 # Stopped by an operator, or for good.
@@ -448,6 +445,19 @@ class Supervisor:
                 await asyncio.wait_for(self.stopped.wait(), pause_s)
             except TimeoutError:
                 pass
+
+    async def _run(self, child: Child) -> tuple[int, str]:
+        """Starts a node. Returns the exit code when it has ended, and how it ended."""
+        try:
+            await child.spawn()
+        except (OSError, subprocess.SubprocessError) as error:
+            # No process or no memory is left, for a moment, or Python is just being replaced by another version.
+            reason = error.strerror if isinstance(error, OSError) else None
+            return SOFTWARE, f"cannot be started: {reason or error}"
+        if self.stopped.is_set():
+            child.send(signal.SIGTERM)  # `stop` has not seen it: it was not there yet.
+        code = await child.follow(self.changed)
+        return code, _how(code)
 
     def _is_worth_another_start(self, child: Child, code: int) -> bool:
         """Returns whether a node that has ended is to be started again: it has served before, or others that belong to

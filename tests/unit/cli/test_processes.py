@@ -294,6 +294,7 @@ def test_a_group_that_stops_with_one_process_says_so(
 
 
 SERVES = "echo ready amqp=1; exec sleep 600"
+NO_PROCESS = "the system has none left"
 
 
 class Scripts(Script):
@@ -304,6 +305,8 @@ class Scripts(Script):
 
     async def spawn(self) -> None:
         self.text = self.texts[0] if len(self.texts) == 1 else self.texts.pop(0)
+        if self.text == NO_PROCESS:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         await super().spawn()
         self.on_spawned()
 
@@ -375,3 +378,22 @@ def test_a_process_that_has_served_is_started_again_while_others_still_start(tmp
 
     texts = ["echo ready amqp=1; exit 70", SERVES], ["exec sleep 600"]
     assert supervised(settings_of(tmp_path), *texts, until=is_again) == 0
+
+
+@pytest.mark.usefixtures("told")
+def test_a_process_that_the_system_does_not_start_is_tried_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def is_again(supervisor: Supervisor) -> bool:
+        return supervisor.children[0].crashes == 3
+
+    texts = ["echo ready amqp=1; exit 70", NO_PROCESS, NO_PROCESS, SERVES], [SERVES]
+    assert supervised(settings_of(tmp_path), *texts, until=is_again) == 0
+    why = os.strerror(errno.EAGAIN)
+    assert capsys.readouterr().err.count(f"rabbit@burrow cannot be started: {why}; it is started again in") == 2
+
+
+def test_a_group_that_the_system_does_not_start_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert supervised(settings_of(tmp_path), [SERVES], [NO_PROCESS]) == 70
+    why = os.strerror(errno.EAGAIN)
+    assert f"leveret: rabbit-2@burrow cannot be started: {why}; all processes stop with it" in capsys.readouterr().err
