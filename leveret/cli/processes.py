@@ -350,7 +350,7 @@ class Child:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             env=environ | {PROCESS: self.place},
-            preexec_fn=_end_with_parent,
+            preexec_fn=_before_exec,
         )
 
     async def follow(self, on_ready: asyncio.Event) -> int:
@@ -369,8 +369,10 @@ class Child:
             self.process.send_signal(number)
 
 
-def _end_with_parent() -> None:
-    """Has the kernel stop a child whose parent has died, where it can."""
+def _before_exec() -> None:
+    """Has the kernel stop a child whose parent has died, where it can. SIGHUP is a request to a node that runs; until
+    that takes it, the signal would end the start."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 

@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -235,6 +236,13 @@ def test_an_address_in_use_is_tried_again_later(tmp_path: Path) -> None:
 
 def test_pauses_between_starts_grow_to_a_limit() -> None:
     assert [processes._pause_s(crashes) for crashes in (1, 2, 3, 6, 7, 2_000)] == [1.0, 2.0, 4.0, 30.0, 30.0, 30.0]
+
+
+def test_a_process_that_takes_no_signals_yet_outlives_a_request_to_open_logs_anew() -> None:
+    done = subprocess.run(
+        ["sh", "-c", "kill -HUP $$; echo alive"], preexec_fn=processes._before_exec, stdout=subprocess.PIPE, check=True
+    )
+    assert done.stdout == b"alive\n"
 
 
 class Sleeper(Child):
