@@ -388,6 +388,13 @@ def _how(code: int) -> str:
     return f"ended with code {code}" if code else "was stopped"
 
 
+def _say(text: str) -> None:
+    try:
+        print(f"leveret: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        pass  # The terminal is gone, and whoever read there.
+
+
 class Supervisor:
     """Starts the nodes, starts those again that crash, and stops all together."""
 
@@ -405,7 +412,7 @@ class Supervisor:
             loop.add_signal_handler(number, self.stop)
         # A group ends with its terminal, as one node does. For others it is a request to open log files anew.
         is_at_terminal = self.settings.log_file is None and os.isatty(0)
-        loop.add_signal_handler(signal.SIGHUP, self.stop if is_at_terminal else self._on_hangup)
+        loop.add_signal_handler(signal.SIGHUP, self._on_terminal_gone if is_at_terminal else self._on_hangup)
         greeter = loop.create_task(self._greet())
         try:
             await asyncio.gather(*(self._attend(child) for child in self.children))
@@ -423,6 +430,10 @@ class Supervisor:
         for child in self.children:
             child.send(signal.SIGKILL if self.killing else signal.SIGTERM)
 
+    def _on_terminal_gone(self) -> None:
+        if not self.stopped.is_set():  # The shell tells so, and then the kernel does: the second is no impatience.
+            self.stop()
+
     def _on_hangup(self) -> None:
         for child in self.children:
             child.send(signal.SIGHUP)
@@ -435,14 +446,14 @@ class Supervisor:
             child.ended = code
             if code == OK or code in FINAL or not self._is_worth_another_start(child, code):
                 # Stopped by an operator, or for good.
-                print(f"leveret: {child.name} {how}; all processes stop with it", file=sys.stderr, flush=True)
+                _say(f"{child.name} {how}; all processes stop with it")
                 self.code = code if code >= 0 else SOFTWARE
                 self.stop()
                 break
             self.changed.set()
             child.crashes += 1
             pause_s = _pause_s(child.crashes)
-            print(f"leveret: {child.name} {how}; it is started again in {pause_s:g} s", file=sys.stderr, flush=True)
+            _say(f"{child.name} {how}; it is started again in {pause_s:g} s")
             try:
                 await asyncio.wait_for(self.stopped.wait(), pause_s)
             except TimeoutError:

@@ -405,3 +405,35 @@ def test_a_group_that_the_system_does_not_start_says_so(tmp_path: Path, capsys: 
     assert supervised(settings_of(tmp_path), [SERVES], [NO_PROCESS]) == 70
     why = os.strerror(errno.EAGAIN)
     assert f"leveret: rabbit-2@burrow cannot be started: {why}; all processes stop with it" in capsys.readouterr().err
+
+
+STAYS = "trap '' TERM; echo ready amqp=1; exec sleep 600"
+
+
+def test_a_terminal_that_is_closed_stops_a_group_and_does_not_kill_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The shell sends SIGHUP, and then the kernel does.
+    supervisors: list[Supervisor] = []
+    killed: list[bool] = []
+
+    def on_told(state: str) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        if state == "STOPPING=1":
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    def on_both() -> None:
+        killed.append(supervisors[0].killing)
+        supervisors[0].children[0].send(signal.SIGKILL)
+
+    async def run() -> None:
+        supervisors.append(Supervisor(settings_of(tmp_path)))
+        stays = Script(supervisors[0].settings, 1)
+        supervisors[0].children, stays.text = [stays], STAYS
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, on_both)
+        await asyncio.wait_for(supervisors[0].run(), WAIT_S)
+
+    monkeypatch.setattr(systemd, "tell", on_told)
+    monkeypatch.setattr(os, "isatty", lambda _: True)
+    asyncio.run(run())
+    assert killed == [False]
