@@ -70,6 +70,7 @@ STOP_S: Final = 120.0
 JOIN_RETRY_MS: Final = 100
 # To start again would not help; and what is wrong is wrong for all.
 FINAL: Final = (USAGE, CONFIG)
+ASKING: Final = (signal.SIGTERM, signal.SIGINT)
 PR_SET_PDEATHSIG: Final = 1
 EVERYWHERE: Final = ("0.0.0.0", "::")
 
@@ -365,8 +366,12 @@ class Child:
         return await self.process.wait()
 
     def send(self, number: signal.Signals) -> None:
-        if self.process is not None and self.process.returncode is None:
+        if self.process is not None and self.runs:
             self.process.send_signal(number)
+
+    @property
+    def runs(self) -> bool:
+        return self.process is not None and self.process.returncode is None
 
 
 def _before_exec() -> None:
@@ -408,7 +413,7 @@ class Supervisor:
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ASKING:
             loop.add_signal_handler(number, self.stop)
         # A group ends with its terminal, as one node does. For others it is a request to open log files anew.
         is_at_terminal = self.settings.log_file is None and os.isatty(0)
@@ -428,7 +433,16 @@ class Supervisor:
             asyncio.get_running_loop().call_later(STOP_S, self.stop)
         self.stopped.set()
         for child in self.children:
-            child.send(signal.SIGKILL if self.killing else signal.SIGTERM)
+            self._end(child)
+
+    def _end(self, child: Child) -> None:
+        if self.killing and child.runs:
+            _say(f"{child.name} has not stopped, and is killed")
+            self._fail(SOFTWARE)
+        child.send(signal.SIGKILL if self.killing else signal.SIGTERM)
+
+    def _fail(self, code: int) -> None:
+        self.code = self.code or code  # The first failure is the reason for those after it.
 
     def _on_terminal_gone(self) -> None:
         if not self.stopped.is_set():  # The shell tells so, and then the kernel does: the second is no impatience.
@@ -442,12 +456,13 @@ class Supervisor:
         while not self.stopped.is_set():
             code, how = await self._run(child)
             if self.stopped.is_set():
+                self._on_stopped(child, code, how)
                 break
             child.ended = code
             if code == OK or code in FINAL or not self._is_worth_another_start(child, code):
                 # Stopped by an operator, or for good.
                 _say(f"{child.name} {how}; all processes stop with it")
-                self.code = code if code >= 0 else SOFTWARE
+                self._fail(code if code >= 0 else SOFTWARE)
                 self.stop()
                 break
             self.changed.set()
@@ -459,6 +474,13 @@ class Supervisor:
             except TimeoutError:
                 pass
 
+    def _on_stopped(self, child: Child, code: int, how: str) -> None:
+        """Says if a node that served, and was asked to stop, has crashed instead."""
+        has_served = child.ready and child.ended is None
+        if has_served and not self.killing and (code == SOFTWARE or (code < 0 and -code not in ASKING)):
+            _say(f"{child.name} {how} when it was to stop")
+            self._fail(SOFTWARE)
+
     async def _run(self, child: Child) -> tuple[int, str]:
         """Starts a node. Returns the exit code when it has ended, and how it ended."""
         try:
@@ -468,7 +490,7 @@ class Supervisor:
             reason = error.strerror if isinstance(error, OSError) else None
             return SOFTWARE, f"cannot be started: {reason or error}"
         if self.stopped.is_set():
-            child.send(signal.SIGTERM)  # `stop` has not seen it: it was not there yet.
+            self._end(child)  # `stop` has not seen it: it was not there yet.
         code = await child.follow(self.changed)
         return code, _how(code)
 

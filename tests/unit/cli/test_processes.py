@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.base.exit_codes import CONFIG, UNAVAILABLE
+from leveret.base.exit_codes import CONFIG, SOFTWARE, UNAVAILABLE
 from leveret.cli import processes
 from leveret.cli.processes import Child, Supervisor, left_out, node_at, of_process, problem, supervise, taken_address
 from leveret.node.config.load import load
@@ -437,3 +437,44 @@ def test_a_terminal_that_is_closed_stops_a_group_and_does_not_kill_it(
     monkeypatch.setattr(os, "isatty", lambda _: True)
     asyncio.run(run())
     assert killed == [False]
+
+
+@pytest.mark.parametrize(
+    ("text", "times", "said"),
+    [
+        (STAYS, 2, "rabbit@burrow has not stopped, and is killed"),
+        (
+            "trap 'exit 70' TERM; echo ready amqp=1; while :; do sleep 0.05; done",
+            1,
+            "rabbit@burrow ended with code 70 when it was to",
+        ),
+        (
+            "trap 'kill -9 $$' TERM; echo ready amqp=1; while :; do sleep 0.05; done",
+            1,
+            "rabbit@burrow was killed by signal 9 when",
+        ),
+    ],
+)
+def test_a_stop_that_was_no_orderly_one_says_so(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    times: int,
+    said: str,
+) -> None:
+    supervisors: list[Supervisor] = []
+
+    def on_told(state: str) -> None:
+        for _ in range(times if state == "READY=1" else 0):
+            supervisors[0].stop()
+
+    async def run() -> int:
+        supervisors.append(Supervisor(settings_of(tmp_path)))
+        script = Script(supervisors[0].settings, 1)
+        supervisors[0].children, script.text = [script], text
+        return await asyncio.wait_for(supervisors[0].run(), WAIT_S)
+
+    monkeypatch.setattr(systemd, "tell", on_told)
+    assert asyncio.run(run()) == SOFTWARE
+    assert f"leveret: {said}" in capsys.readouterr().err
