@@ -340,6 +340,7 @@ class Child:
         self.place = f"{number}/{settings.processes}"
         self.process: asyncio.subprocess.Process | None = None
         self.ready = ""  # The line in which it told its ports.
+        self.page = ""  # The line in which it told the address of the web page, which is the same for all.
         self.ended: int | None = None  # Its last exit code, if it has not been ready since.
         self.crashes = 0  # Since it was ready last.
 
@@ -354,7 +355,7 @@ class Child:
             preexec_fn=_before_exec,
         )
 
-    async def follow(self, on_ready: asyncio.Event) -> int:
+    async def follow(self, on_changed: asyncio.Event) -> int:
         """Waits until the process ends, and returns its exit code."""
         assert self.process is not None and self.process.stdout is not None
         async for line in self.process.stdout:
@@ -362,7 +363,10 @@ class Child:
                 self.ready = line.decode(errors="replace").strip()
                 self.crashes = 0
                 self.ended = None
-                on_ready.set()
+                on_changed.set()
+            elif line.startswith(b"page"):
+                self.page = line.decode(errors="replace").strip()
+                on_changed.set()
         return await self.process.wait()
 
     def send(self, number: signal.Signals) -> None:
@@ -406,7 +410,7 @@ class Supervisor:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.children = [Child(settings, number) for number in range(1, settings.processes + 1)]
-        self.changed = asyncio.Event()  # A node has become ready.
+        self.changed = asyncio.Event()  # A node has become ready, or has told something, or has ended.
         self.stopped = asyncio.Event()
         self.killing = False
         self.code = OK
@@ -510,9 +514,15 @@ class Supervisor:
         )
 
     async def _greet(self) -> None:
-        while not self._have_begun:
-            self.changed.clear()
-            await self.changed.wait()
+        await self._until(lambda: self._have_begun)
         ready = [one.ready.removeprefix("ready ") for one in self.children if one.ready]
         print(f"ready processes={len(ready)} {ready[0]}", flush=True)
         systemd.tell("READY=1")
+        if self.settings.management_listeners or self.settings.management_tls_listeners:
+            await self._until(lambda: any(one.page for one in self.children))
+            print(next(one.page for one in self.children if one.page), flush=True)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self.changed.clear()
+            await self.changed.wait()

@@ -662,7 +662,7 @@ async def serve(settings: Settings, members_beside: MembersBeside = tuple) -> in
             starting.result()
             server.announce()
             print("ready " + " ".join(f"{name}={port}" for name, port in server.ports.items()), flush=True)
-            url = server.listeners.management_url
+            url = server.listeners.page_url
             if url is not None and server.node is not None:
                 print(f"page {url}  {login_hint(settings, server.node.metadata)}", flush=True)
             systemd.tell("READY=1")

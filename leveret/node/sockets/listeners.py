@@ -57,7 +57,8 @@ class Listeners:
         self.servers: list[asyncio.Server | TlsServer] = []
         self.ports: dict[str, int] = {}
         # The open ports: those of CLIENT_PORTS, management, management_tls, prometheus.
-        self.management_url: str | None = None
+        self.management_url: str | None = None  # By which others refer clients to this node.
+        self.page_url: str | None = None  # For people; any of the processes of this machine may answer.
         self.management_urls: dict[str, str] = {}  # The first one with TLS (https), and the first without (http).
         # The servers of the listeners for clients, by name and by place, and those for HTTP, by name.
         self._for_clients: dict[tuple[str, int], asyncio.Server | TlsServer] = {}
@@ -88,7 +89,7 @@ class Listeners:
             servers.clear()
         self.entrance.close()
         self.ports.clear()
-        self.management_url = None
+        self.management_url = self.page_url = None
         self.management_urls = {}
 
     async def open(self, node: Node) -> None:
@@ -115,7 +116,7 @@ class Listeners:
         settings = self.settings
         if not settings.management_listeners and not settings.management_tls_listeners:
             self._shut_for_http("management")
-            self.management_url, self.management_urls = None, {}
+            self.management_url, self.page_url, self.management_urls = None, None, {}
         if not settings.prometheus_listeners:
             self._shut_for_http("prometheus")
         await self._open_for_http(node)
@@ -255,14 +256,14 @@ class Listeners:
         context = None if settings.management_tls is None else tls_context(settings.management_tls, "HTTP")
         for listeners, tls in ((settings.management_listeners, None), (settings.management_tls_listeners, context)):
             for listener in listeners:
+                is_own = settings.processes > 1 and self.management_url is None  # It comes first.
                 try:
                     server = await self._listen(
                         lambda header=None: self.server.managed(node).http.accept(),  # Only then.
                         listener,
                         listener.port,
                         tls,
-                        # By the first one others refer clients to a node.
-                        is_own=self.management_url is None,
+                        is_own=is_own,
                     )
                 except OSError as error:
                     raise StartFailed(
@@ -277,6 +278,7 @@ class Listeners:
                 scheme = "https" if tls else "http"
                 url = f"{scheme}://{Listener(host, port)}{settings.management_prefix}"
                 self.management_url = self.management_url or url
+                self.page_url = self.page_url or (None if is_own else url)
                 self.management_urls.setdefault(scheme, url)
         if self.management_url is not None:
             node.samples.start()

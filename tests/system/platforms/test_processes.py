@@ -71,6 +71,8 @@ class Service:
         self.log = open(folder / "log", "ab")  # noqa: SIM115 (closed by `close`)
         self.start()
         self.ready = self.wait_until_ready()
+        assert self.process.stdout is not None
+        self.page = next(self.process.stdout)
 
     def start(self) -> None:
         self.process = subprocess.Popen(
@@ -99,6 +101,7 @@ class Service:
             for pid in pids:
                 os.kill(pid, number)
         self.stop(code=-signal.SIGKILL)
+        until(lambda: not local_registry.entries(), "all have ended")
 
     def close(self) -> None:
         self.stop()
@@ -145,6 +148,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def test_it_is_one_service(service: Service) -> None:
     assert service.ready.split()[:2] == ["ready", "processes=2"] and f"amqp={service.port}" in service.ready
+    assert service.page.startswith(f"page http://127.0.0.1:{service.http}  log in as guest, password guest")
     assert service.manager.recv(100) == b"READY=1"  # Once, when both are.
     nodes = service.api("nodes")
     assert {one["name"] for one in nodes if one["running"]} == {FIRST, SECOND}
@@ -298,4 +302,6 @@ def test_one_of_two_goes_on_if_the_data_of_the_first_is_gone(
 def test_stop_stops_all(service: Service) -> None:
     service.ctl("stop")
     assert service.process.wait(WAIT_S) == 0
+    assert service.process.stdout is not None
+    assert service.process.stdout.read() == ""  # All was told once.
     assert local_registry.entries() == []
