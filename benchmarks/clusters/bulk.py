@@ -77,8 +77,15 @@ class Traffic(threading.Thread):
         self.publishers = publishers
         self.endpoints: list[Endpoint] = [*consumers, *publishers]
         self.stopping = threading.Event()
+        self.failure: Exception | None = None  # What has ended the thread.
 
     def run(self) -> None:
+        try:
+            self._run()
+        except Exception as error:
+            self.failure = error  # Whoever counts is told; otherwise it would wait for the next message for ever.
+
+    def _run(self) -> None:
         with contextlib.closing(selectors.DefaultSelector()) as selector:
             for endpoint in self.endpoints:
                 endpoint.register(selector)
@@ -87,6 +94,8 @@ class Traffic(threading.Thread):
                     key.data.on_ready(events)
 
     def confirmed(self) -> int:
+        if self.failure is not None:
+            raise RuntimeError(f"the other traffic has failed: {self.failure!r}") from self.failure
         for endpoint in self.endpoints:
             if endpoint.error:
                 raise RuntimeError(f"the other traffic has failed: {endpoint.error}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import selectors
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -93,3 +95,20 @@ def test_a_bulk_of_queues_beside_other_traffic(tmp_path: Path, capsys: pytest.Ca
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
     assert [(row[0], row[1]) for row in rows] == [("| import", "60"), ("| three clients", "180")]
     assert all(float(row[3].replace(",", "")) > 0 for row in rows)
+
+
+class Broken:
+    """A connection of which something comes that nobody has thought of."""
+
+    error = None
+
+    def register(self, selector: selectors.BaseSelector) -> None:
+        raise KeyError(7)
+
+
+def test_other_traffic_that_has_ended_is_not_waited_for() -> None:
+    others = bulk.Traffic([], [cast(Any, Broken())])
+    others.start()
+    others.join()
+    with pytest.raises(RuntimeError, match="the other traffic has failed: KeyError"):
+        bulk.measure([], others, 1, lambda: None, 0.0)
