@@ -46,6 +46,8 @@ def start(given: list[Given], config_file: str | None, as_witness: bool = False)
     if as_witness:
         from leveret.node.cluster import witness
 
+        if loaded.settings.processes > 1:  # No error: all machines may have the same file.
+            print("leveret: warning: processes: has no effect: a witness is one process", file=sys.stderr)
         return witness.run(loaded.settings)
     settings = loaded.settings
     place = os.environ.get(PROCESS)

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from leveret.base.exit_codes import CONFIG, SOFTWARE, UNAVAILABLE
-from leveret.cli import processes
+from leveret.cli import processes, server
 from leveret.cli.processes import Child, Supervisor, left_out, node_at, of_process, problem, supervise, taken_address
+from leveret.node.cluster import witness
 from leveret.node.config.load import load
 from leveret.node.config.settings import Listener, Settings
 from leveret.node.system import systemd
@@ -243,6 +244,16 @@ def test_a_process_that_takes_no_signals_yet_outlives_a_request_to_open_logs_ane
         ["sh", "-c", "kill -HUP $$; echo alive"], preexec_fn=processes._before_exec, stdout=subprocess.PIPE, check=True
     )
     assert done.stdout == b"alive\n"
+
+
+def test_a_witness_says_that_it_is_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(witness, "run", lambda settings: 0)
+    for count in (1, 3):
+        (tmp_path / "broker.conf").write_text(f"processes = {count}\ndata_dir = {tmp_path}/data\n")
+        assert server.start([], str(tmp_path / "broker.conf"), as_witness=True) == 0
+    assert capsys.readouterr().err == "leveret: warning: processes: has no effect: a witness is one process\n"
 
 
 class Sleeper(Child):
