@@ -647,7 +647,8 @@ async def serve(settings: Settings, members_beside: MembersBeside = tuple) -> in
     server.watch.start(loop)
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, server.request_stop)
-    if settings.log_file is not None or not os.isatty(0):  # Otherwise a node ends with its terminal.
+    outlives_terminal = settings.log_file is not None or not os.isatty(0)
+    if outlives_terminal:
         loop.add_signal_handler(signal.SIGHUP, logs.on_hangup)
     sys.setswitchinterval(SWITCH_S)
     # What a start reads stays: no collector need look at it, neither now nor later. A million bindings would cost it
@@ -672,6 +673,11 @@ async def serve(settings: Settings, members_beside: MembersBeside = tuple) -> in
         systemd.tell(systemd.reloading() if server.restarting else "STOPPING=1")
         local_registry.withdraw(settings.node_name)
         await server.stop()
+        if outlives_terminal:
+            # The next program of this process (`begin_anew`) takes over what is ignored. Until it has a handler, a
+            # request to open the log files anew would kill it.
+            loop.remove_signal_handler(signal.SIGHUP)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return SOFTWARE if server.fatal else RESTART if server.restarting else 0
 
 
