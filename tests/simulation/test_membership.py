@@ -6,6 +6,7 @@ import pytest
 
 from leveret.node.cluster import repair
 from leveret.node.cluster.consensus import TryAgain
+from leveret.node.cluster.maintenance import LEAVE_S
 from leveret.node.cluster.membership import HAND_OVER_S
 from leveret.node.system.data_folder import JOIN_FILE, METADATA, REPLACE_FILE, UNKNOWN_ID, write_note
 from leveret.raft.membership import Remove
@@ -47,6 +48,23 @@ def test_a_leader_that_stops_with_all_others_waits_for_no_heir(seed: int) -> Non
                 machine.terminate()
             world.must(60.0, lambda: not any(one.alive for one in world.machines), world.standing)
             assert max(one.died_at for one in world.machines) - begun < HAND_OVER_S / 2
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize(("seed", "delay_s"), [(0, 0.0), (1, 0.0), (6, 0.02), (13, 0.02)])
+def test_nodes_that_stop_together_wait_for_no_new_masters(seed: int, delay_s: float) -> None:
+    world = World(Plan(seed, 3, 0, mirrored=True))
+    try:
+        with quiet():
+            world._begin()
+            world.run_for(6.0)
+            begun = world.scheduler.now
+            for place, machine in enumerate(world.machines):
+                world.scheduler.after(place * delay_s, machine.terminate)
+            world.run_for(3 * delay_s + 0.1)
+            world.must(60.0, lambda: not any(one.alive for one in world.machines), world.standing)
+            assert max(one.died_at for one in world.machines) - begun < LEAVE_S / 2
     finally:
         world.close()
 

@@ -182,13 +182,19 @@ class Maintenance:
 
     async def step_down(self) -> None:
         """Hands mirrored queues over before a controlled stop. A client sees that its publishes wait for some
-        milliseconds."""
+        milliseconds. Without a majority nobody can take one over: so where all nodes stop at the same time, the last
+        ones wait for nothing."""
         node = self.node
         hand_overs = node.broker.mirrors.hand_overs
         deadline = node.loop.time() + LEAVE_S
         has_led = False
         try:
-            while node.fatal is None and hand_overs.leave() and node.loop.time() < deadline:
+            while (
+                node.fatal is None
+                and node.cluster.has_majority
+                and hand_overs.leave()
+                and node.loop.time() < deadline
+            ):
                 has_led = True
                 node.turn()
                 await asyncio.sleep(LEAVE_STEP_S)
