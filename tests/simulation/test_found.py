@@ -54,6 +54,12 @@ def test_of_publishes_through_a_former_master_too() -> None:
     run(Plan(981000216, 2, 120, mirrored=True, varied=True, spooled=True, rebalanced=True, witnessed=True))
 
 
+def test_of_what_came_as_a_queue_was_mirrored_too() -> None:
+    """A mirror was filled while the first block, with a message that had come in the same turn, was not confirmed yet;
+    it took that message for settled."""
+    run(Plan(109, 2, 120, mirrored=True, spooled=True, witnessed=True))
+
+
 @pytest.mark.parametrize(
     "seed",
     [

@@ -333,7 +333,10 @@ class MirrorManager:
             if existing.departure is not None:
                 existing.departure.end("it has become mirrored meanwhile")
             runs = take_over(self.broker, existing) if isinstance(existing, Queue) else []
-            store.adopt(spec.id, existing.epoch, existing.next_seq, runs)
+            # What is in no block yet is part of the first one. If its numbers counted as used before, a mirror that is
+            # filled up to that block would take the messages for settled.
+            next_seq = existing.next_seq if existing.open is None else existing.open.first
+            store.adopt(spec.id, existing.epoch, next_seq, runs)
         recovered = store.recovered(spec.id)
         joined = spec.joined[self.me]
         disk = disk_id(self.disk, self.broker.run, spec.durable, store.disk(spec.id), joined)
