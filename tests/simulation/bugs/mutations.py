@@ -82,9 +82,9 @@ ALONE: Final = (
     Mutation(
         "puts what is given back at the end",
         1,
-        "OrderedQueue.put_back",
-        "at < len(ready) and ready[at].first < first",
-        "at < len(ready)",
+        "insert_many",
+        "row.extendleft(reversed(sorted(before + entries, key=_first)))",
+        "row.extendleft(reversed(before))\nrow.extend(entries)",
     ),
     Mutation("basic.get leaves the message there", 1, "OrderedQueue.get", "head.lo += 1", "head.lo += 0"),
     Mutation(

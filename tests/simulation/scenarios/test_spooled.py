@@ -64,7 +64,7 @@ MUTATIONS = (
         "Spool.begin",
         'self.name = self.durable_state.table.get(NAME, b"")',
         'self.name = b""',
-        first=16,
+        first=6,
     ),
     Mutation(
         "what was refused is not sent again",
