@@ -17,6 +17,8 @@ import shutil
 import threading
 from typing import Any
 
+from tests.support.servers import until
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # What is shown for some seconds only may be gone before a busy machine lets a test look.
 REMEMBER_TOASTS = """
@@ -76,6 +78,24 @@ class Browser:
 
     def page(self, **options: Any) -> Any:
         return Remote(self, self.wait(self._page(options)))
+
+    def log_in(self, page: Any, url: str) -> None:
+        """Loads a page of a node in a window, and logs in as guest."""
+        self.failed.clear()
+        page.goto(url)
+
+        def is_there() -> bool:
+            if self.failed:  # Chromium gives up requests when interfaces come or go, as those of other tests do.
+                assert all("ERR_NETWORK_CHANGED" in one for one in self.failed), self.failed
+                self.failed.clear()
+                page.reload()
+            return bool(page.locator("input[name=user]").count())
+
+        until(is_there, "the page is there")
+        page.get_by_label("User").fill("guest")
+        page.get_by_label("Password").fill("guest")
+        page.keyboard.press("Enter")
+        page.locator("header.bar").wait_for()
 
     async def _page(self, options: dict[str, Any]) -> Any:
         context = await self._browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})

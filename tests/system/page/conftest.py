@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.support.members import Cluster, Member
-from tests.support.servers import until
 from tests.system.clusters.conftest import pytest_runtest_makereport
 from tests.system.page.browser import Browser, missing
 
@@ -60,21 +59,7 @@ def open_page(browser: Browser, trio: Cluster) -> Iterator[Open]:
     def open_one(where: str = "overview", at: Member = trio[0], **options: Any) -> Any:
         page = browser.page(**options)
         pages.append(page)
-        browser.failed.clear()
-        page.goto(f"http://127.0.0.1:{at.management_port}/#/{where}")
-
-        def is_there() -> bool:
-            if browser.failed:  # Chromium gives up requests when interfaces come or go, as those of other tests do.
-                assert all("ERR_NETWORK_CHANGED" in one for one in browser.failed), browser.failed
-                browser.failed.clear()
-                page.reload()
-            return bool(page.locator("input[name=user]").count())
-
-        until(is_there, "the page is there")
-        page.get_by_label("User").fill("guest")
-        page.get_by_label("Password").fill("guest")
-        page.keyboard.press("Enter")
-        page.locator("header.bar").wait_for()
+        browser.log_in(page, f"http://127.0.0.1:{at.management_port}/#/{where}")
         return page
 
     yield open_one

@@ -130,11 +130,7 @@ def test_the_own_page_and_allowed_ones_go_on(node: leveret.testing.Broker, site:
 def test_the_web_page_over_plain_http(browser: Browser, node: leveret.testing.Broker) -> None:
     """It logs in, and changes something, under a name that is not localhost."""
     page = browser.page()
-    page.goto(f"http://node.example:{node.ports['management']}/")
-    page.get_by_label("User").fill("guest")
-    page.get_by_label("Password").fill("guest")
-    page.keyboard.press("Enter")
-    page.locator("header.bar").wait_for()
+    browser.log_in(page, f"http://node.example:{node.ports['management']}/")
     sent = page.evaluate("isSecureContext")
     assert sent is False  # So the browser sends no Sec-Fetch-Site.
     page.context.close()

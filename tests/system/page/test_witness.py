@@ -65,10 +65,7 @@ def test_the_api_tells_it_apart(pair: Cluster, witness: Witness) -> None:
 def test_the_page_shows_it(browser: Browser, pair: Cluster, witness: Witness, tmp_path: Path) -> None:
     browser.errors.clear()
     page = browser.page()
-    page.goto(f"http://127.0.0.1:{pair[0].management_port}/#/cluster")
-    page.get_by_label("User").fill("guest")
-    page.get_by_label("Password").fill("guest")
-    page.keyboard.press("Enter")
+    browser.log_in(page, f"http://127.0.0.1:{pair[0].management_port}/#/cluster")
     card = page.locator(f'.node[data-node="{NAME}"]')
     card.get_by_text("witness", exact=True).wait_for()
     card.get_by_text("running").wait_for()
