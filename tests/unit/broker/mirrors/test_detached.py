@@ -318,28 +318,18 @@ def test_ranges_that_grow_together_are_one_mark() -> None:
     assert len(pair.detached.durable_state.table) == 2 and list(pair.detached.acked) == [(1, 3)]
 
 
-def test_a_record_about_other_messages_is_void() -> None:
-    """As after a promotion by force: the same numbers may be those of others."""
+@pytest.mark.parametrize("names_block", [True, False])
+def test_a_record_about_other_messages_is_void(names_block: bool) -> None:
+    """As after a promotion by force: the same numbers may be those of others. The beginning of a log, which is no
+    block, is the same in all of them, and says nothing about their messages."""
     pair = Pair()
     pair.fill(*BODIES)
     pair.cut()
     client = consumer(pair, "b")
     client.send(m.BasicAck(3, multiple=True))
     sure, end = pair.detached.anchors
-    pair.detached.anchors = Anchors(sure._replace(epoch=7), end._replace(epoch=7))
-    pair.heal()
-    assert delivered(client) == [*MARKED, *MARKED] and pair.is_forgotten()
-
-
-def test_a_record_that_names_no_block_is_void() -> None:
-    """Each log has the beginning, whatever messages it has."""
-    pair = Pair()
-    pair.fill(*BODIES)
-    pair.cut()
-    client = consumer(pair, "b")
-    client.send(m.BasicAck(3, multiple=True))
-    sure, end = pair.detached.anchors
-    pair.detached.anchors = Anchors(Anchor(0, 0, sure.bound), end._replace(epoch=7))
+    other = sure._replace(epoch=7) if names_block else Anchor(0, 0, sure.bound)
+    pair.detached.anchors = Anchors(other, end._replace(epoch=7))
     pair.heal()
     assert delivered(client) == [*MARKED, *MARKED] and pair.is_forgotten()
 
