@@ -251,6 +251,9 @@ def insert_many(row: deque[Entry], entries: list[Entry]) -> None:
     if not entries:
         return
     entries = sorted(entries, key=_first)
+    if not row or entries[-1].first < row[0].first:  # The usual case: what comes back was given out first.
+        row.extendleft(reversed(entries))
+        return
     before = [row.popleft() for _ in range(bisect_left(row, entries[-1].first, key=_first))]
     if Gap in set(map(type, before)) and any(isinstance(one, Gap) and one.ranges is not None for one in before):
         row.extendleft(reversed(before))
