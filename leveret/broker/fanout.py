@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 COPIES_MAX: Final = 1 << 16  # In one turn.
-BUNDLE_COPIES: Final = 8
+BUNDLE_COPIES: Final = 8  # For each queue that takes a bundle, besides its messages.
 FEW: Final = 8  # A publish to at most so many queues is not counted.
 
 

@@ -449,7 +449,7 @@ class Supervisor:
         self.code = self.code or code  # The first failure is the reason for those after it.
 
     def _on_terminal_gone(self) -> None:
-        if not self.stopped.is_set():  # The shell tells so, and then the kernel does: the second is no impatience.
+        if not self.stopped.is_set():  # The shell tells it, then the kernel. A second request would kill the nodes.
             self.stop()
 
     def _on_hangup(self) -> None:

@@ -114,7 +114,7 @@ class Storage:
         self.begun_with = 0  # How many had been published when the last commit began,
         self.pumped_with = 0  # and when messages were delivered last.
         self._later: asyncio.TimerHandle | None = None  # Ends the wait of deliveries.
-        self.patient = True  # Acknowledgements may wait.
+        self.patient = True  # Acknowledgements, deliveries and commits may wait.
         self.patient_until = 0.0  # The time until which those do that wait now; 0: none do.
         self._patience: asyncio.TimerHandle | None = None
         self.failed = False
@@ -132,7 +132,7 @@ class Storage:
 
     def should_wait(self, broker: Broker) -> bool:
         """Returns whether more publishes are about to arrive that the next commit should contain."""
-        if self.committing or not self.gathering.expects_more(broker.totals.published):
+        if self.committing or not self.patient or not self.gathering.expects_more(broker.totals.published):
             return False
         if not (broker.hurries or (self.gathering.is_answered and broker.dirty)):
             return False
@@ -160,7 +160,7 @@ class Storage:
         """Returns whether messages are to be delivered in this turn. Otherwise they wait for the end of the commit that
         is under way: then there is another turn."""
         published = broker.totals.published
-        if self.is_busy and self.committing and broker.dirty and not broker.fanout.waiting:
+        if self.is_busy and self.committing and self.patient and broker.dirty and not broker.fanout.waiting:
             if published - self.pumped_with < ENOUGH * len(broker.dirty):
                 left_s = self.began + LATER_S_MAX - self.environment.precise_s()
                 if left_s > EARLY_S:
@@ -256,7 +256,7 @@ class Storage:
             self.on_turn()
 
     def hurry(self) -> None:
-        """From now on each change is written at once: the node stops."""
+        """From now on nothing waits for company, and each change is written at once: the node stops."""
         self.patient = False
 
     def _take_blocks(self, broker: Broker) -> None:
@@ -312,12 +312,7 @@ class Storage:
     async def drained(self, broker: Broker) -> None:
         """Waits until all gathered changes are written, for `DRAIN_S` at most."""
         deadline = self.loop.time() + DRAIN_S
-        while (self.committing or broker.unlogged or broker.dirty) and not (self.full or self.failed):
-            if not self.committing:
-                self.on_turn()
-                await asyncio.sleep(0)
-                if self.loop.time() < deadline:
-                    continue
+        while (self.committing or broker.unlogged) and not (self.full or self.failed):
             self.idle = self.loop.create_future()
             done, _ = await asyncio.wait([self.idle], timeout=max(0, deadline - self.loop.time()))
             if not done:
